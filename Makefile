@@ -1,0 +1,69 @@
+# make setup | serve | test | check | format | bench | clean | distclean
+#
+#   PYTHON       interpreter that creates .venv (3.11 or newer)
+#   TORCH        requirement for torch (default: the pin in requirements/torch.txt)
+#   TRITON       requirement for triton (default: likewise)
+#   TORCH_INDEX  another package index, for torch alone: without a GPU, the index of torch's CPU builds saves several GB
+#   HOST, PORT   where `make serve` listens
+#   PYTEST_ARGS  further arguments of pytest
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+TORCH ?= $(shell grep '^torch==' requirements/torch.txt)
+TRITON ?= $(shell grep '^triton==' requirements/torch.txt)
+TORCH_INDEX ?=
+HOST ?= 127.0.0.1
+PORT ?= 8000
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet
+SOURCES := app catalog kernels tests benchmarks
+
+.PHONY: help setup serve test check format bench clean distclean
+
+help:
+	@sed -n '1,/^SHELL/{/^#/s/^# \{0,1\}//p}' Makefile
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements/constraints.txt requirements/torch.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Faultbook needs Python 3.11 or newer; set PYTHON=…")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) -c requirements/constraints.txt '$(TORCH)'
+	$(PIP) -c requirements/constraints.txt '$(TRITON)' -e '.[worker,dev]'
+	@$(BIN)/python requirements/verify.py
+	@touch $@
+
+serve: $(STAMP)
+	$(BIN)/faultbook serve --host $(HOST) --port $(PORT)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/hadolint Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find $(wildcard $(SOURCES)) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,17 @@
+"""What every test shares: GPU tests are shown as skipped, with the reason, where torch sees no CUDA device."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not on_gpu:
+        return
+    import torch  # two seconds: only a run that collected a GPU test pays for it
+
+    if torch.cuda.is_available():
+        return
+    for item in on_gpu:
+        item.add_marker(pytest.mark.skip(reason="no CUDA device"))
