@@ -1,4 +1,4 @@
-"""Print what pyproject.toml requires, one requirement a line, so that an image can install it before the sources.
+"""Print what pyproject.toml requires, one a line, so that an image can install it before the sources.
 
 `python requirements/list.py` prints the service's requirements, each argument adds that extra's.
 """

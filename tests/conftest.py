@@ -1,4 +1,4 @@
-"""What every test shares: GPU tests are shown as skipped, with the reason, where torch sees no CUDA device."""
+"""What all tests share: GPU tests are shown as skipped, with the reason, where torch sees no CUDA device."""
 
 from __future__ import annotations
 
