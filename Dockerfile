@@ -6,7 +6,7 @@
 #
 # BASE_IMAGE    Debian or Ubuntu, with Python 3.11 or newer or an apt that has it; a CUDA image serves as well, but
 #               torch's CUDA build brings its own libraries and needs only the host's driver.
-# TORCH_SPEC    requirement (or a mounted wheel's path) for torch instead of the pin in requirements/torch.txt
+# TORCH_SPEC, TRITON_SPEC   requirements (or mounted wheels' paths) instead of the pins in requirements/torch.txt
 # TORCH_INDEX   package index for torch alone
 # PIP_CERT      where the build finds a certificate bundle, for a proxy that re-signs; mount it with
 #               `--secret id=ca,src=bundle.pem --build-arg PIP_CERT=/run/secrets/ca`: neither stays in the image
@@ -27,39 +27,41 @@ RUN if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then \
 # --- what is installed, before the sources: a change of code rebuilds none of it
 FROM base AS service-packages
 ARG PIP_CERT
+ENV PIP_NO_CACHE_DIR=1 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 COPY pyproject.toml ./
 COPY requirements requirements
 RUN --mount=type=secret,id=ca \
     python3 -m venv /opt/faultbook \
     && python3 requirements/list.py > service.txt \
-    && /opt/faultbook/bin/pip install --no-cache-dir -c requirements/constraints.txt -r service.txt
+    && /opt/faultbook/bin/pip install -c requirements/constraints.txt -r service.txt
 
 FROM service-packages AS worker-packages
 ARG PIP_CERT
 ARG TORCH_INDEX
 ARG TORCH_SPEC
+ARG TRITON_SPEC
 RUN --mount=type=secret,id=ca \
     python3 requirements/list.py worker > worker.txt \
     && torch="${TORCH_SPEC:-$(grep '^torch==' requirements/torch.txt)}" \
-    && /opt/faultbook/bin/pip install --no-cache-dir -c requirements/constraints.txt \
+    && triton="${TRITON_SPEC:-$(grep '^triton==' requirements/torch.txt)}" \
+    && /opt/faultbook/bin/pip install -c requirements/constraints.txt \
          ${TORCH_INDEX:+--no-deps --index-url "${TORCH_INDEX}"} "${torch}" \
-    && /opt/faultbook/bin/pip install --no-cache-dir -c requirements/constraints.txt \
-         ${TORCH_SPEC:--r requirements/torch.txt} -r worker.txt
+    && /opt/faultbook/bin/pip install -c requirements/constraints.txt "${triton}" -r worker.txt
 
 FROM service-packages AS wheel
 ARG PIP_CERT
 COPY . .
 RUN --mount=type=secret,id=ca \
-    /opt/faultbook/bin/pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
+    /opt/faultbook/bin/pip wheel --no-deps --wheel-dir /wheels .
 
 FROM service-packages AS service-build
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    /opt/faultbook/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
+    /opt/faultbook/bin/pip install --no-deps --no-index /wheels/*.whl
 
 FROM worker-packages AS worker-build
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    /opt/faultbook/bin/pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
+    /opt/faultbook/bin/pip install --no-deps --no-index /wheels/*.whl
 
 # --- what runs
 FROM base AS runtime
