@@ -1,0 +1,1 @@
+"""The web service and its command line. Arrows point one way: app → catalog → kernels."""

@@ -1,0 +1,1 @@
+"""What every route shares of HTTP: bodies, representations and caching, problems, middleware, addresses."""

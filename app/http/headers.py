@@ -1,0 +1,103 @@
+"""Headers of every answer, and methods that every address has: security, CORS for readers, HEAD, OPTIONS."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+PAGE_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'self'",
+        "script-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+DATA_POLICY = "default-src 'none'; frame-ancestors 'none'"
+EXPOSED = "ETag, Link, X-Request-Id"
+_READS = ("GET", "HEAD")
+
+
+class SecurityHeaders:
+    """A content policy by media type, no sniffing, and no referrer elsewhere: a query may hold a log."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                page = headers.get("content-type", "").startswith("text/html")
+                headers.setdefault("content-security-policy", PAGE_POLICY if page else DATA_POLICY)
+                headers.setdefault("x-content-type-options", "nosniff")
+                headers.setdefault("referrer-policy", "same-origin")
+            await send(message)
+
+        await self.app(scope, receive, secured)
+
+
+class OpenReads:
+    """CORS: any site may read. Other methods get no such header, so browsers keep them from foreign pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        asked = Headers(scope=scope).get("access-control-request-method", "")
+        preflight = scope["method"] == "OPTIONS" and asked in _READS
+        if scope["method"] not in _READS and not preflight:
+            await self.app(scope, receive, send)
+            return
+
+        async def opened(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["access-control-allow-origin"] = "*"
+                headers["access-control-expose-headers"] = EXPOSED
+                if preflight:
+                    headers["access-control-allow-methods"] = ", ".join(_READS)
+                    headers["access-control-allow-headers"] = "Accept, If-None-Match, X-Request-Id"
+                    headers["access-control-max-age"] = "600"
+            await send(message)
+
+        await self.app(scope, receive, opened)
+
+
+class HeadAsGet:
+    """HEAD for every address that has GET: the same answer without its body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self.app(scope, receive, send)
+            return
+        # In place, not in a copy: outer layers read from this scope which route answered.
+        scope["method"] = "GET"
+        answered = False
+
+        async def headers_only(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                await send(message)
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                answered = True
+
+        async def until_answered() -> Message:
+            # A stream of events never ends by itself: tell it that its reader has left.
+            return {"type": "http.disconnect"} if answered else await receive()
+
+        await self.app(scope, until_answered, headers_only)

@@ -1,0 +1,30 @@
+"""Addresses as users see them: behind a proxy's prefix, and absolute where PUBLIC_URL is set."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from starlette.requests import HTTPConnection
+
+from app.settings import Settings
+
+
+def settings_of(connection: HTTPConnection) -> Settings:
+    """The settings of the service that answers."""
+    return cast(Settings, connection.app.state.settings)
+
+
+def route_path(connection: HTTPConnection) -> str:
+    """The path without ROOT_PATH, whether or not the proxy has removed that."""
+    path, root = connection.scope["path"], settings_of(connection).root_path
+    return cast(str, path.removeprefix(root) if path.startswith(root + "/") else path)
+
+
+def link(connection: HTTPConnection, path: str) -> str:
+    """An address on the same host, for a page's own links: ROOT_PATH + `path`."""
+    return settings_of(connection).root_path + path
+
+
+def absolute(connection: HTTPConnection, path: str) -> str:
+    """An address to hand out: with PUBLIC_URL where it is set, else as `link`; never from the Host header."""
+    return settings_of(connection).base_url + path

@@ -1,0 +1,78 @@
+"""The application: `uvicorn app.main:create_app --factory`.
+
+A capability is a package of `app` with a `routes` module whose `router` holds its addresses; it is found by
+its folder. What it must do at start and stop it says in its router's `lifespan`. Importing this module
+builds nothing.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib import import_module, metadata
+from importlib.util import find_spec
+
+from fastapi import APIRouter, FastAPI
+
+import app as package
+from app import operators, settings
+from app.http import openapi, problems
+from app.http.bodies import BodyLimit
+from app.http.headers import HeadAsGet, OpenReads, SecurityHeaders
+from app.http.metrics import Metrics
+from app.http.observe import Observe, configure_logging
+from app.http.text import SafeJSONResponse
+from app.pages import about
+from app.settings import Settings
+
+
+def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | None = None) -> FastAPI:
+    """The service with `chosen` settings (default: the environment) and `routers` (default: capabilities())."""
+    chosen = chosen or settings.load()
+    app = FastAPI(
+        title="Faultbook",
+        summary=metadata.metadata("faultbook")["Summary"],
+        version=metadata.version("faultbook"),
+        openapi_url=None,
+        root_path=chosen.root_path,
+        servers=[{"url": chosen.base_url or "/"}],
+        redirect_slashes=False,
+        default_response_class=SafeJSONResponse,
+        responses=openapi.ANY_PROBLEM,
+        lifespan=_lifespan,
+    )
+    app.state.settings = chosen
+    app.state.metrics = metrics = Metrics()
+    app.state.readiness = {}
+    problems.install(app)
+    openapi.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, limit=chosen.max_body_bytes)
+    app.add_middleware(problems.CatchAll)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(OpenReads)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(Observe, metrics=metrics)
+    for router in (
+        operators.router,
+        openapi.router,
+        about.router,
+        *(capabilities() if routers is None else routers),
+    ):
+        app.include_router(router)
+    return app
+
+
+def capabilities() -> Iterator[APIRouter]:
+    """The router of each package of `app` that has one, in alphabetical order."""
+    for found in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
+        name = f"{package.__name__}.{found.name}.routes"
+        if found.ispkg and find_spec(name) is not None:
+            yield import_module(name).router
+
+
+@asynccontextmanager
+async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
+    configure_logging()
+    yield

@@ -1,0 +1,78 @@
+"""What operators and crawlers ask: is it alive, is it ready, what does it count, what is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client.exposition import choose_encoder
+
+from app.errors import Unavailable, described
+from app.http.metrics import metrics_of
+from app.http.urls import absolute
+
+router = APIRouter(tags=["operators"])
+
+NOT_STORED = {"Cache-Control": "no-store"}
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """The state of one part. A part that is not `required` is reported and keeps nobody from being served."""
+
+    ready: bool
+    required: bool = True
+    detail: str = ""
+
+
+Probe = Callable[[], Readiness]
+
+
+def probes(app: FastAPI) -> dict[str, Probe]:
+    """What /readyz asks, by name: a part adds itself when it starts."""
+    return cast(dict[str, Probe], app.state.readiness)
+
+
+@router.get("/healthz", summary="Whether the process is alive")
+async def healthz() -> dict[str, str]:
+    return {"status": "alive"}
+
+
+@router.get("/readyz", summary="Whether the service can answer", responses=described(Unavailable))
+async def readyz(request: Request, response: Response) -> dict[str, Any]:
+    found = {name: probe() for name, probe in probes(request.app).items()}
+    waiting = sorted(name for name, state in found.items() if state.required and not state.ready)
+    if waiting:
+        raise Unavailable(f"Not ready: {', '.join(waiting)}.", retry_after=1, members={"parts": found})
+    response.headers.update(NOT_STORED)
+    return {"status": "ready", "parts": found}
+
+
+@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> Response:
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(
+        encode(metrics_of(request).registry), headers={"Content-Type": content_type, **NOT_STORED}
+    )
+
+
+@router.get("/robots.txt", include_in_schema=False)
+async def robots() -> Response:
+    return PlainTextResponse("User-agent: *\nDisallow: /api/\n")
+
+
+@router.get("/llms.txt", include_in_schema=False)
+async def llms(request: Request) -> Response:
+    """The API for a language model, made from the OpenAPI document: always what is served."""
+    document = request.app.openapi()
+    lines = [f"# {document['info']['title']}", "", f"> {document['info']['summary']}", "", "## API", ""]
+    lines += [
+        f"- {method.upper()} {absolute(request, path)}: {operation.get('summary', '')}"
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+    ]
+    lines += ["", "## Details", "", f"- [OpenAPI 3.1]({absolute(request, '/openapi.json')})", ""]
+    return PlainTextResponse("\n".join(lines), headers={"Cache-Control": "public, max-age=60"})

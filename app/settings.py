@@ -1,0 +1,194 @@
+"""Settings: environment variables with the prefix `FAULTBOOK_`, read once when the service starts.
+
+`python -m app.settings` prints the table of docs/settings.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from platformdirs import user_data_path
+from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "FAULTBOOK_"
+_MEBIBYTE = 1024 * 1024
+
+log = logging.getLogger("faultbook.settings")
+
+
+class SettingsError(Exception):
+    """A variable holds a value that the service cannot use; the message names every such variable."""
+
+
+class Settings(BaseSettings):
+    """What an operator can choose. Byte sizes are plain numbers or `16MiB`; times are in seconds."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, validate_default=False
+    )
+
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    public_url: str = Field(
+        "",
+        description="Address that users see, such as `https://faults.example.org`; empty: relative links.",
+    )
+    root_path: str = Field(
+        "", description="Path prefix under which a reverse proxy serves Faultbook, such as `/faultbook`."
+    )
+    data: Path = Field(
+        default_factory=lambda: user_data_path("faultbook", appauthor=False),
+        description="Folder for snapshots and results.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the worker runs operations; `auto` takes the GPU where there is one."
+    )
+    workers: int = Field(
+        1, ge=0, le=64, description="Worker processes; 0 leaves level `run` out and only checks."
+    )
+    run_timeout: float = Field(
+        60.0, gt=0, le=3600, allow_inf_nan=False, description="Seconds one run may take before it is killed."
+    )
+    max_tensor_bytes: ByteSize = Field(
+        ByteSize(1024 * _MEBIBYTE),
+        gt=0,
+        description="All tensors of one call together, at level `run`; a larger call gets 413.",
+    )
+    max_body_bytes: ByteSize = Field(
+        ByteSize(16 * _MEBIBYTE), gt=0, description="Longest request body; a longer one gets 413."
+    )
+    allow_faulting_runs: bool = Field(
+        False, description="Also run calls whose checks say that they read or write outside their tensors."
+    )
+    open: bool = Field(
+        False, description="Allow level `run` when listening beyond loopback, where anybody could use it."
+    )
+
+    @field_validator("public_url")
+    @classmethod
+    def _public_url(cls, value: str) -> str:
+        if value and not value.startswith(("http://", "https://")):
+            raise ValueError("must start with http:// or https://")
+        if any(mark in value for mark in "?# \t\r\n\"'<>\\"):
+            raise ValueError("must be an address without query, fragment, quotes or blanks")
+        return value.rstrip("/")
+
+    @field_validator("root_path")
+    @classmethod
+    def _root_path(cls, value: str) -> str:
+        path = value.rstrip("/")
+        if path and not path.startswith("/"):
+            raise ValueError("must start with /")
+        if path.startswith("//") or any(mark in path for mark in "?# \t\r\n\"'<>\\"):
+            raise ValueError("must be a plain path such as /faultbook")
+        return path
+
+    @property
+    def base_url(self) -> str:
+        """Where the service's `/` is for its users: PUBLIC_URL with ROOT_PATH once, else ROOT_PATH alone."""
+        if self.public_url.endswith(self.root_path):
+            return self.public_url or self.root_path
+        return self.public_url + self.root_path
+
+
+def load(**overrides: object) -> Settings:
+    """Settings from the environment; `overrides` (the command line's options) win over it.
+
+    Raises SettingsError that names each bad variable, and logs a warning for each unknown one.
+    """
+    for warning in unknown_variables(os.environ):
+        log.warning(warning)
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = (
+            f"{PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']}"
+            for fault in error.errors(include_url=False, include_input=False)
+        )
+        raise SettingsError("; ".join(lines)) from None
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """One sentence for each variable with our prefix that no setting reads, with the nearest name."""
+    known = [variable(name) for name in Settings.model_fields]
+    sentences = []
+    for name in sorted(environment):
+        if not name.upper().startswith(PREFIX) or name.upper() in known:
+            continue
+        near = difflib.get_close_matches(name.upper(), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        sentences.append(f"{name} is not a setting of this version and has no effect{hint}")
+    return sentences
+
+
+def variable(name: str) -> str:
+    """The environment variable of a field."""
+    return PREFIX + name.upper()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`; an unknown name counts as reachable."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def run_allowed(settings: Settings) -> bool:
+    """Whether level `run` may be offered: on loopback, or anywhere once the operator has said OPEN."""
+    return settings.open or is_loopback(settings.host)
+
+
+def reference() -> str:
+    """docs/settings.md, made from the model."""
+    rows = [
+        "| variable | type | default | what it does |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| `{variable(name)}` | {_kind(field)} | {_default(field)} | {field.description} |"
+            for name, field in Settings.model_fields.items()
+        ),
+    ]
+    return f"""\
+# Settings
+
+Environment variables, read once at start. `faultbook serve --host --port` override theirs. An empty
+variable counts as unset; an unknown one with our prefix is warned about, a bad value stops the start with a
+message that names it. Written by `python -m app.settings`; a test keeps it current.
+
+{chr(10).join(rows)}
+
+Listening beyond loopback without `{variable("open")}` switches level `run` off: checks and look-ups stay
+available to everybody, running kernels does not. `{variable("public_url")}` may hold the prefix of
+`{variable("root_path")}` or leave it out.
+"""
+
+
+def _kind(field: FieldInfo) -> str:
+    kind = field.annotation
+    if kind is ByteSize:
+        return "bytes"
+    if isinstance(kind, type):
+        return {str: "text", Path: "folder", bool: "true or false", int: "integer", float: "seconds"}[kind]
+    return " \\| ".join(f"`{choice}`" for choice in kind.__args__)  # type: ignore[union-attr]
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default_factory is not None:
+        return "`faultbook` in the user's data folder"
+    if field.annotation is ByteSize:
+        return f"`{field.default.human_readable()}`"
+    return f"`{field.default}`" if field.default != "" else "empty"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())
