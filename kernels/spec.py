@@ -160,7 +160,9 @@ class TensorSpec:
                 case "stride" | "strides":
                     strides = _numbers(value)
                     if len(strides) != len(shape):
-                        raise ValueError(f"{len(strides)} strides for {len(shape)} dimensions in {text[:80]!r}")
+                        raise ValueError(
+                            f"{len(strides)} strides for {len(shape)} dimensions in {text[:80]!r}"
+                        )
                 case "offset":
                     (offset,) = _numbers(value)[:1] or (0,)
                 case "device":

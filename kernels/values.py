@@ -59,7 +59,6 @@ class Randint:
     seed: int | None = None
 
 
-
 @dataclass(frozen=True, slots=True)
 class Listed:
     """The elements themselves, nested as the shape or flat in row-major order; repeated when too few."""

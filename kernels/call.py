@@ -1,0 +1,170 @@
+"""Call: the arguments of one operation's public function, and what changes from one call to another."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, Self
+
+from kernels.dtypes import DType
+from kernels.spec import TensorSpec
+
+TENSOR_ATTRIBUTES = ("dtype", "shape", "strides", "offset", "device", "values")
+
+
+def argument(summary: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """A call's field: one line on what the argument is (shape, dtype, unit), and its signature default."""
+    return dataclasses.field(default=default, metadata={"summary": summary})
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation's signature.
+
+    kind      TensorSpec, int, bool, float, str, DType, or an operation's own class
+    nullable  None is a value of it
+    """
+
+    name: str
+    kind: type
+    nullable: bool
+    required: bool
+    default: Any
+    summary: str
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the argument is a tensor."""
+        return self.kind is TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change of a call: an attribute of an argument, before and after, in plain JSON values."""
+
+    argument: str
+    attribute: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True)
+class Call:
+    """Base of every operation's call; its fields are the function's arguments in signature order."""
+
+    positional: ClassVar[int] = 0
+    """How many leading arguments are customarily written without their names."""
+
+    @classmethod
+    def arguments(cls) -> tuple[Argument, ...]:
+        """The signature."""
+        return _signature(cls)
+
+    def tensors(self) -> Iterator[tuple[str, TensorSpec]]:
+        """The tensors that are present, in signature order."""
+        for parameter in self.arguments():
+            value = getattr(self, parameter.name)
+            if isinstance(value, TensorSpec):
+                yield parameter.name, value
+
+    def replace(self, **changes: Any) -> Self:
+        """The same call with some arguments replaced."""
+        return dataclasses.replace(self, **changes)
+
+    def without(self, *names: str) -> Self:
+        """The same call with some arguments left to their defaults."""
+        defaults = {parameter.name: parameter.default for parameter in self.arguments()}
+        return self.replace(**{name: defaults[name] for name in names})
+
+    def with_tensor(self, name: str, /, **attributes: Any) -> Self:
+        """The same call with attributes of one tensor replaced; a new shape is laid out row-major."""
+        if "shape" in attributes and "strides" not in attributes:
+            attributes["strides"] = ()
+        return self.replace(**{name: dataclasses.replace(getattr(self, name), **attributes)})
+
+    def with_dtype(self, name: str, dtype: DType, /) -> Self:
+        """The same call with one tensor of another element type, in the same layout."""
+        return self.with_tensor(name, dtype=dtype)
+
+    def edits_to(self, other: Call) -> tuple[Edit, ...]:
+        """What to change in this call to get the other, argument by argument."""
+        return tuple(
+            edit
+            for parameter in self.arguments()
+            for edit in _edits(parameter.name, getattr(self, parameter.name), getattr(other, parameter.name))
+        )
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON carries it: types by their torch names, tensors and generators as objects."""
+    if isinstance(value, DType):
+        return value.torch_name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        to_json = getattr(value, "to_json", None)
+        if to_json is not None:
+            return to_json()
+        fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if isinstance(value, TensorSpec):
+            if value.is_default:
+                del fields["strides"]
+            for name, default in (("offset", 0), ("device", "cuda"), ("values", None)):
+                if fields[name] == default:
+                    del fields[name]
+        return {name: item for name, item in fields.items() if item is not None}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return value
+
+
+def arguments_json(call: Call) -> dict[str, Any]:
+    """A call's arguments as JSON, those left at their defaults omitted."""
+    return {
+        parameter.name: plain(getattr(call, parameter.name))
+        for parameter in call.arguments()
+        if parameter.required or getattr(call, parameter.name) != parameter.default
+    }
+
+
+def _edits(name: str, before: Any, after: Any) -> Iterator[Edit]:
+    if before == after and type(before) is type(after):
+        return
+    if isinstance(before, TensorSpec) and isinstance(after, TensorSpec):
+        relaid = before.shape != after.shape and before.is_default and after.is_default
+        for attribute in TENSOR_ATTRIBUTES:
+            old, new = getattr(before, attribute), getattr(after, attribute)
+            if old != new and not (relaid and attribute == "strides"):
+                yield Edit(name, attribute, plain(old), plain(new))
+    elif isinstance(before, TensorSpec) or isinstance(after, TensorSpec):
+        yield Edit(name, "presence", plain(before), plain(after))
+    elif hasattr(before, "edits_to") and type(before) is type(after):
+        for pointer, old, new in before.edits_to(after):
+            yield Edit(name, pointer, old, new)
+    else:
+        yield Edit(name, "value", plain(before), plain(after))
+
+
+@cache
+def _signature(cls: type[Call]) -> tuple[Argument, ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple(_argument(field, hints[field.name]) for field in dataclasses.fields(cls))
+
+
+def _argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    options = typing.get_args(hint) if union else (hint,)
+    kinds = [typing.get_origin(option) or option for option in options if option is not type(None)]
+    required = field.default is dataclasses.MISSING
+    return Argument(
+        name=field.name,
+        kind=kinds[0],
+        nullable=type(None) in options,
+        required=required,
+        default=None if required else field.default,
+        summary=field.metadata["summary"],
+    )
