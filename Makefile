@@ -4,7 +4,7 @@
 #   TORCH        requirement for torch (default: the pin in requirements/torch.txt)
 #   TRITON       requirement for triton (default: likewise)
 #   TORCH_INDEX  another package index, for torch alone: without a GPU, the index of torch's CPU builds saves several GB
-#   HOST, PORT   where `make serve` listens
+#   SERVE_ARGS   arguments of `faultbook serve` (default: 127.0.0.1:8000; FAULTBOOK_* variables count too)
 #   PYTEST_ARGS  further arguments of pytest
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -15,8 +15,7 @@ PYTHON ?= python3
 TORCH ?= $(shell grep '^torch==' requirements/torch.txt)
 TRITON ?= $(shell grep '^triton==' requirements/torch.txt)
 TORCH_INDEX ?=
-HOST ?= 127.0.0.1
-PORT ?= 8000
+SERVE_ARGS ?=
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -41,7 +40,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/torch.txt
 	@touch $@
 
 serve: $(STAMP)
-	$(BIN)/faultbook serve --host $(HOST) --port $(PORT)
+	$(BIN)/faultbook serve $(SERVE_ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)
