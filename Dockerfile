@@ -65,7 +65,9 @@ RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
 
 # --- what runs
 FROM base AS runtime
-RUN useradd --system --uid 10001 --user-group --home-dir /var/lib/faultbook --create-home faultbook
+RUN groupadd --gid 10001 faultbook \
+    && useradd --uid 10001 --gid 10001 --home-dir /var/lib/faultbook --no-create-home --shell /usr/sbin/nologin faultbook \
+    && install -d -o 10001 -g 10001 /var/lib/faultbook
 ENV PATH=/opt/faultbook/bin:$PATH \
     FAULTBOOK_HOST=0.0.0.0 \
     FAULTBOOK_PORT=8000 \
