@@ -202,6 +202,14 @@ def test_the_image_is_built_from_what_it_copies() -> None:
         assert f"!{name}" in allowed
 
 
+def test_compose_asks_for_health_as_the_image_does() -> None:
+    image = re.search(
+        r"^HEALTHCHECK .* CMD \[(.*)\]$", (ROOT / "Dockerfile").read_text("utf-8"), re.MULTILINE
+    )
+    assert image
+    assert f'test: ["CMD", {image[1]}]' in (ROOT / "docker-compose.yml").read_text("utf-8")
+
+
 # --- what a reader and CI run
 
 
