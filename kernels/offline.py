@@ -1,0 +1,102 @@
+"""Compile a Triton kernel for a GPU that this host lacks: does it compile there, and what does it need?
+
+The compiler needs no device. It refuses what the architecture lacks (float8_e4m3fn before sm89, for one) with
+the message a user of that GPU would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernels.interpreter import WrongMode, is_interpreting
+
+# name → backend, architecture, threads a warp
+TARGETS: Mapping[str, tuple[str, int | str, int]] = {
+    "sm80": ("cuda", 80, 32),
+    "sm86": ("cuda", 86, 32),
+    "sm89": ("cuda", 89, 32),
+    "sm90": ("cuda", 90, 32),
+    "sm100": ("cuda", 100, 32),
+    "sm103": ("cuda", 103, 32),
+    "sm120": ("cuda", 120, 32),
+    "gfx942": ("hip", "gfx942", 64),
+    "gfx950": ("hip", "gfx950", 64),
+}
+
+# torch's name of an element type → Triton's
+ELEMENT_TYPES: Mapping[str, str] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
+    "int8": "i8",
+    "uint8": "u8",
+    "int32": "i32",
+    "int64": "i64",
+}
+
+
+def pointer_to(dtype: object) -> str:
+    """Triton's spelling of a pointer to a torch element type: torch.bfloat16 → "*bf16"."""
+    return "*" + ELEMENT_TYPES[str(dtype).removeprefix("torch.")]
+
+
+class NotCompilable(Exception):
+    """The compiler refuses the kernel for this target; the text is the compiler's."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One compilation of a kernel, as the launcher would ask for it.
+
+    kernel      the function decorated with triton.jit
+    types       Triton's spelling of run-time arguments: "*bf16"; those left out are "i32"
+    constants   values of the constexpr arguments, and of pointers that are None
+    aligned     arguments known to be divisible by 16, which allows 16-byte accesses
+    warps       warps a program
+    """
+
+    kernel: Any
+    types: Mapping[str, str]
+    constants: Mapping[str, object]
+    aligned: frozenset[str] = frozenset()
+    warps: int = 4
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What came out: `kind` cubin or hsaco, and the shared memory a program takes."""
+
+    target: str
+    kind: str
+    shared_bytes: int
+    binary: bytes = field(repr=False)
+
+
+def compile_for(target: str, variant: Variant) -> Compiled:
+    """Compile for one of TARGETS. Raises NotCompilable, and WrongMode where kernels are interpreted."""
+    from triton import compile as compile_kernel
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.errors import TritonError
+
+    if is_interpreting():
+        raise WrongMode("this process interprets kernels; compile in another one")
+    names = variant.kernel.arg_names
+    source = ASTSource(
+        variant.kernel,
+        {n: "constexpr" if n in variant.constants else variant.types.get(n, "i32") for n in names},
+        dict(variant.constants),
+        {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
+    )
+    try:
+        result = compile_kernel(
+            source, target=GPUTarget(*TARGETS[target]), options={"num_warps": variant.warps}
+        )
+    except TritonError as error:
+        raise NotCompilable(str(error)) from error
+    kind = "cubin" if "cubin" in result.asm else "hsaco"
+    return Compiled(target, kind, result.metadata.shared, result.asm[kind])
