@@ -23,19 +23,19 @@ from app.http.headers import HeadAsGet, OpenReads, SecurityHeaders
 from app.http.metrics import Metrics
 from app.http.observe import Observe, configure_logging
 from app.http.text import SafeJSONResponse
+from app.http.urls import Prefix
 from app.pages import about
 from app.settings import Settings
 
 
 def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | None = None) -> FastAPI:
-    """The service with `chosen` settings (default: the environment) and `routers` (default: capabilities())."""
+    """The service with `chosen` settings (default: environment) and `routers` (default: `capabilities()`)."""
     chosen = chosen or settings.load()
     app = FastAPI(
         title="Faultbook",
         summary=metadata.metadata("faultbook")["Summary"],
         version=metadata.version("faultbook"),
         openapi_url=None,
-        root_path=chosen.root_path,
         servers=[{"url": chosen.base_url or "/"}],
         redirect_slashes=False,
         default_response_class=SafeJSONResponse,
@@ -48,6 +48,8 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     problems.install(app)
     openapi.install(app)
     # The last one added is the outermost.
+    if chosen.root_path:
+        app.add_middleware(Prefix, root_path=chosen.root_path)
     app.add_middleware(BodyLimit, limit=chosen.max_body_bytes)
     app.add_middleware(problems.CatchAll)
     app.add_middleware(HeadAsGet)

@@ -119,14 +119,15 @@ def load(**overrides: object) -> Settings:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """One sentence for each variable with our prefix that no setting reads, with the nearest name."""
-    known = [variable(name) for name in Settings.model_fields]
+    known = [name.upper() for name in Settings.model_fields]
     sentences = []
-    for name in sorted(environment):
-        if not name.upper().startswith(PREFIX) or name.upper() in known:
+    for variable_name in sorted(environment):
+        name = variable_name.upper().removeprefix(PREFIX)
+        if not variable_name.upper().startswith(PREFIX) or name in known:
             continue
-        near = difflib.get_close_matches(name.upper(), known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        sentences.append(f"{name} is not a setting of this version and has no effect{hint}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+        sentences.append(f"{variable_name} is not a setting of this version and has no effect{hint}")
     return sentences
 
 

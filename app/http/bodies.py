@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message as Header
-from typing import Any, TypeVar
+from itertools import islice
+from math import isinf
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json
@@ -22,6 +24,9 @@ from app.errors import MAX_FAULTS, ContentTooLarge, Fault, InvalidRequest, Unsup
 from app.http.text import scrub
 
 T = TypeVar("T")
+
+# Values in one JSON body: beyond, telling what is wrong with each would take gigabytes.
+MAX_VALUES = 1_000_000
 
 
 class BodyLimit:
@@ -35,14 +40,13 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
-        seen = int(announced) if announced.isdigit() and len(announced) < 20 else 0
-        too_large = seen > self.limit
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        announced = int(length) if length.isdigit() and len(length) < 20 else 0
         seen = 0
 
         async def counted() -> Message:
             nonlocal seen
-            if not too_large:
+            if announced <= self.limit:
                 message = await receive()
                 seen += len(message.get("body", b""))
                 if seen <= self.limit:
@@ -77,7 +81,9 @@ async def read_bytes(request: Request, *types: str) -> bytes:
 
 async def read_json(request: Request, adapter: TypeAdapter[T]) -> T:
     """The JSON body as `adapter` validates it; 413, 415 or a 422 that lists every fault."""
-    return parse_json(await read_bytes(request, "application/json"), adapter)
+    body = await read_bytes(request, "application/json")
+    with _no_collection():
+        return parse_json(body, adapter)
 
 
 async def read_text(request: Request) -> str:
@@ -97,9 +103,10 @@ def parse_json(body: bytes, adapter: TypeAdapter[T]) -> T:
     """`body` as `adapter` validates it, in pydantic's JSON mode; InvalidRequest lists every fault."""
     value = load_json(body)
     try:
-        with _no_collection():
-            return adapter.validate_json(body)
+        return adapter.validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise malformed(f"The body has {error.error_count():,} faults, too many to list.") from None
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise invalid(found, value) from None
 
@@ -109,16 +116,22 @@ def load_json(body: bytes) -> Any:
     if not body.strip():
         raise malformed("The body is empty; JSON is expected.")
     try:
-        with _no_collection():
-            value = from_json(body, allow_inf_nan=False)
+        value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise malformed(f"The body is not JSON: {error}{_hint(body, str(error))}.") from None
-    # 1e999 is JSON by the grammar and infinity to the parser; only text that can hold such a number is
-    # searched.
+    # Each value but the first follows one of these. They also stand in text: only then are values counted.
+    if sum(map(body.count, (b",", b"[", b"{"))) >= MAX_VALUES and _holds_more(value, MAX_VALUES):
+        raise ContentTooLarge(f"The body holds more than {MAX_VALUES:,} values.")
+    # 1e999 is JSON by the grammar and infinity to the parser: search only text that can hold such a number.
     if _OVERFLOW.search(body):
-        faults = [Fault(pointer(path), "a number beyond float64's range") for path in _infinities(value)]
+        infinite = (
+            _path(trail) for trail, number in _values(value) if isinstance(number, float) and isinf(number)
+        )
+        faults = [
+            Fault(pointer(path), "a number beyond float64's range") for path in islice(infinite, MAX_FAULTS)
+        ]
         if faults:
-            raise InvalidRequest(_summary(len(faults)), faults=faults)
+            raise InvalidRequest("The request has numbers beyond float64's range.", faults=faults)
     return value
 
 
@@ -148,13 +161,18 @@ def resolve(error: ErrorDetails, body: Any) -> list[str | int]:
     path: list[str | int] = []
     here = body
     for step in error["loc"]:
-        steps = range(len(here)) if isinstance(here, list) else here if isinstance(here, dict) else ()
-        if step in steps:
+        if _has(here, step):
             here = here[step]
             path.append(step)
         elif error["type"] == "missing" and step == error["loc"][-1]:
             path.append(step)
     return path
+
+
+def _has(value: Any, step: str | int) -> bool:
+    if isinstance(value, list):
+        return isinstance(step, int) and step < len(value)
+    return isinstance(value, dict) and step in value
 
 
 def request_body(**content: TypeAdapter[Any] | Mapping[str, Any]) -> dict[str, Any]:
@@ -180,22 +198,48 @@ def _summary(count: int) -> str:
     return f"The request has {count:,} faults{shown}."
 
 
+# Pydantic makes a dictionary of each error before the first can be read.
+_MOST_ERRORS = 20_000
 # A float64 ends near 1.8e308: three digits of exponent, or two and at least 209 digits before it.
 _OVERFLOW = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}")
 _POSITION = re.compile(r"at line (\d+) column (\d+)$")
 
 
-def _infinities(value: Any) -> Iterator[list[str | int]]:
-    """Paths of the numbers that overflowed."""
-    todo: list[tuple[list[str | int], Any]] = [([], value)]
+def _holds_more(value: Any, limit: int) -> bool:
+    """Whether there are more than `limit` values within `value`; looks at no more than that many."""
+    seen = 0
+    todo: list[Any] = [[value]]
+    while todo and seen <= limit:
+        here = todo.pop()
+        items = here.values() if isinstance(here, dict) else here
+        seen += len(items)
+        if seen <= limit:
+            todo.extend(item for item in items if isinstance(item, list | dict))
+    return seen > limit
+
+
+# A value's path, linked from its last step up: most are never spelled out.
+_Trail: TypeAlias = "tuple[_Trail, str | int] | None"
+
+
+def _values(value: Any) -> Iterator[tuple[_Trail, Any]]:
+    """Every value within `value`, itself first, in the order of the text."""
+    todo: list[tuple[_Trail, Any]] = [(None, value)]
     while todo:
-        path, here = todo.pop()
+        trail, here = todo.pop()
+        yield trail, here
         if isinstance(here, dict):
-            todo.extend(([*path, key], item) for key, item in reversed(here.items()))
+            todo.extend(((trail, key), item) for key, item in reversed(here.items()))
         elif isinstance(here, list):
-            todo.extend(([*path, index], item) for index, item in reversed(list(enumerate(here))))
-        elif isinstance(here, float) and here in (float("inf"), float("-inf")):
-            yield path
+            todo.extend(((trail, index), here[index]) for index in reversed(range(len(here))))
+
+
+def _path(trail: _Trail) -> list[str | int]:
+    steps: list[str | int] = []
+    while trail is not None:
+        trail, step = trail
+        steps.append(step)
+    return steps[::-1]
 
 
 def _hint(body: bytes, message: str) -> str:

@@ -5,8 +5,22 @@ from __future__ import annotations
 from typing import cast
 
 from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.settings import Settings
+
+
+class Prefix:
+    """Tells the router which part of the path the proxy's prefix is, whether or not the proxy removed it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self.app = app
+        self.root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["root_path"] = self.root_path
+        await self.app(scope, receive, send)
 
 
 def settings_of(connection: HTTPConnection) -> Settings:
