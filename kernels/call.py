@@ -60,9 +60,11 @@ class Call:
     """How many leading arguments are customarily written without their names."""
 
     @classmethod
+    @cache
     def arguments(cls) -> tuple[Argument, ...]:
         """The signature."""
-        return _signature(cls)
+        hints = typing.get_type_hints(cls)
+        return tuple(_argument(field, hints[field.name]) for field in dataclasses.fields(cls))
 
     def tensors(self) -> Iterator[tuple[str, TensorSpec]]:
         """The tensors that are present, in signature order."""
@@ -147,12 +149,6 @@ def _edits(name: str, before: Any, after: Any) -> Iterator[Edit]:
             yield Edit(name, pointer, old, new)
     else:
         yield Edit(name, "value", plain(before), plain(after))
-
-
-@cache
-def _signature(cls: type[Call]) -> tuple[Argument, ...]:
-    hints = typing.get_type_hints(cls)
-    return tuple(_argument(field, hints[field.name]) for field in dataclasses.fields(cls))
 
 
 def _argument(field: dataclasses.Field[Any], hint: Any) -> Argument:

@@ -1,7 +1,9 @@
 """Checks declared once, walked two ways.
 
-A check is a class, a violation is an instance of it, and the instance's printed fields fill the message's holes in
-order. `guard` raises the first violation, as upstream does; `examine` lists every check as passed, failed or not
+A check is a class, a violation is an instance of it, and the instance's printed fields fill the message's
+holes in
+order. `guard` raises the first violation, as upstream does; `examine` lists every check as passed, failed
+or not
 reached. Both consume the same lazy walk.
 """
 
@@ -152,7 +154,13 @@ class Check(Generic[S]):
         """Values of the fields that fill the message's holes; none where upstream prints no text."""
         if not self.message:
             return []
-        return [getattr(self, name) for name in printed_fields(type(self))]
+        return [getattr(self, name) for name in self.printed_fields()]
+
+    @classmethod
+    @cache
+    def printed_fields(cls) -> tuple[str, ...]:
+        """Names of the fields that fill the message's holes, in order."""
+        return tuple(field.name for field in dataclasses.fields(cls) if not field.metadata.get("aside"))  # type: ignore[arg-type]
 
     def explain(self) -> str:
         """The reason with this violation's values."""
@@ -357,12 +365,6 @@ def _overall(seen: list[Status]) -> Status:
     if seen and Status.PASSED not in seen:
         return Status.NOT_REACHED
     return Status.PASSED
-
-
-@cache
-def printed_fields(check: type[Check[Any]]) -> tuple[str, ...]:
-    """Names of the fields that fill the message's holes, in order."""
-    return tuple(field.name for field in dataclasses.fields(check) if not field.metadata.get("aside"))  # type: ignore[arg-type]
 
 
 @cache

@@ -1,4 +1,6 @@
-"""What upstream's compiled launchers share: how they print tensors, and the causes of a failed tensor match."""
+"""What upstream's compiled launchers share: how they print tensors, and the causes of a failed tensor
+match.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from kernels.upstream import Site
 C = TypeVar("C", bound=Call)
 
 MATCH_FAILED = (
-    "Tensor match failed for Tensor<{shape}>[strides=<{strides}>, dtype={dtype}, device={device}] at {file}:{line}\n"
-    "- Root cause: "
+    "Tensor match failed for Tensor<{shape}>[strides=<{strides}>, dtype={dtype}, device={device}] "
+    "at {file}:{line}\n- Root cause: "
 )
 
 
@@ -45,7 +47,7 @@ class MatchFailed(LauncherCheck[C]):
         tensor = getattr(call, cls.tensor)
         if tensor is not None:
             for holes in cls.causes(call, tensor):
-                yield cls(tensor, cls.variant(call), *holes)  # type: ignore[call-arg]
+                yield cls(*holes, tensor, cls.variant(call))  # type: ignore[call-arg]
                 return
 
     @property
@@ -81,10 +83,10 @@ class WrongDims(MatchFailed[C]):
     message = MATCH_FAILED + "Tensor dimension mismatch: expected {expected} but got {got}"
     reason = "the tensor has {got} dimensions where the launcher takes {expected}"
     category = "shape"
-    found: TensorSpec = aside()
-    which: int = aside()
     expected: int
     got: int
+    found: TensorSpec = aside()
+    which: int = aside()
 
 
 @dataclass(frozen=True)
@@ -94,12 +96,12 @@ class WrongSize(MatchFailed[C]):
     message = MATCH_FAILED + "Size mismatch for shape#{dim}({name!r}): expected {expected} but got {got}"
     reason = "size {dim} is {got} where {name} is {expected}"
     category = "shape"
-    found: TensorSpec = aside()
-    which: int = aside()
     dim: int
     name: str
     expected: int
     got: int
+    found: TensorSpec = aside()
+    which: int = aside()
 
 
 @dataclass(frozen=True)
@@ -109,11 +111,11 @@ class WrongStride(MatchFailed[C]):
     message = MATCH_FAILED + "Size mismatch for stride#{dim}: expected {expected} but got {got}"
     reason = "stride {dim} is {got} where the launcher takes {expected}"
     category = "layout"
-    found: TensorSpec = aside()
-    which: int = aside()
     dim: int
     expected: int
     got: int
+    found: TensorSpec = aside()
+    which: int = aside()
 
 
 @dataclass(frozen=True)
@@ -123,10 +125,10 @@ class WrongDevice(MatchFailed[C]):
     message = MATCH_FAILED + "Device mismatch: expected {expected} but got {got}"
     reason = "the tensor is on {got}, the input on {expected}"
     category = "device"
-    found: TensorSpec = aside()
-    which: int = aside()
     expected: str
     got: str
+    found: TensorSpec = aside()
+    which: int = aside()
 
 
 @dataclass(frozen=True)
@@ -136,10 +138,10 @@ class WrongDtype(MatchFailed[C]):
     message = MATCH_FAILED + "Dtype value [{got}] not in the allowed options: [{allowed}]"
     reason = "the tensor is {got}; allowed are {allowed}"
     category = "dtype"
-    found: TensorSpec = aside()
-    which: int = aside()
     got: DType
     allowed: str
+    found: TensorSpec = aside()
+    which: int = aside()
 
 
 @dataclass(frozen=True)

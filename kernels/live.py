@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
@@ -17,7 +18,7 @@ from kernels.spec import BASE_ALIGNMENT, TensorSpec
 
 C = TypeVar("C", bound=Call)
 
-_stated: ContextVar[Mapping[int, str]] = ContextVar("stated", default={})
+_stated: ContextVar[Mapping[int, str]] = ContextVar("stated", default=MappingProxyType({}))
 
 PASSED_LIMIT = 4096
 """Signatures a guard remembers as passed before it starts over; bounds the memory of a long-lived process."""
@@ -37,7 +38,9 @@ def stated_devices(devices: Mapping[int, str]) -> Iterator[None]:
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Describe a live tensor; the offset is its address modulo the base alignment, in elements, rounded down."""
+    """Describe a live tensor; the offset is its address modulo the base alignment, in elements, rounded
+    down.
+    """
     itemsize = tensor.element_size()
     return TensorSpec(
         shape=tuple(tensor.shape),
@@ -71,7 +74,8 @@ def described(call: type[C], arguments: Mapping[str, Any]) -> C:
 class Guard:
     """Raises what upstream would for live arguments; a signature that passed once is not examined again.
 
-    Checks are pure functions of shapes, dtypes, strides, alignments, devices and plain values, so the verdict for equal
+    Checks are pure functions of shapes, dtypes, strides, alignments, devices and plain values, so the
+    verdict for equal
     signatures is equal.
     """
 

@@ -1,9 +1,11 @@
-"""Running an operation on described tensors: build them, call the guarded function, compare with the reference."""
+"""Running an operation on described tensors: build them, call the guarded function, compare with the
+reference.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -23,7 +25,8 @@ POISON = 0xA5
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far an output may be from its reference: |a - b| <= atol + rtol·|b|, except for a share of elements.
+    """How far an output may be from its reference: |a - b| <= atol + rtol·|b|, except for a share of
+    elements.
 
     share   fraction of elements that may lie outside
     step    largest difference allowed for those, in codes (8-bit outputs) or units (others)
@@ -56,7 +59,8 @@ class Runner:
 
 
 def materialise(call: Call, fill: Mapping[str, Values], device: str) -> Arguments:
-    """Live arguments of a call: tensors built on `device` with the described layout, other values as they are.
+    """Live arguments of a call: tensors built on `device` with the described layout, other values as they
+    are.
 
     A tensor holds its described values, else its fill, else poison bytes.
     """
@@ -68,6 +72,18 @@ def materialise(call: Call, fill: Mapping[str, Values], device: str) -> Argument
         else:
             arguments[parameter.name] = _live(value)
     return arguments
+
+
+def seeded(values: Mapping[str, Values], seed: int) -> dict[str, Values]:
+    """Give each drawn generator that names no seed one of its own: `seed` plus its place, so tensors
+    differ.
+    """
+    return {
+        name: replace(generator, seed=seed + place)
+        if isinstance(generator, (Randn, Randint)) and generator.seed is None
+        else generator
+        for place, (name, generator) in enumerate(values.items())
+    }
 
 
 def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.Tensor:
@@ -83,7 +99,9 @@ def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.
 
 
 def fill_tensor(tensor: torch.Tensor, values: Values) -> None:
-    """Write the described values, in row-major order; drawn in float64 or int64 on the CPU, so that devices agree."""
+    """Write the described values, in row-major order; drawn in float64 or int64 on the CPU, so that
+    devices agree.
+    """
     match values:
         case Zeros():
             drawn = torch.zeros((), dtype=torch.float64)

@@ -90,7 +90,9 @@ class TensorSpec:
 
     @property
     def is_contiguous(self) -> bool:
-        """torch's rule: row-major strides, where sizes of one may have any stride and empty tensors always are."""
+        """torch's rule: row-major strides, where sizes of one may have any stride and empty tensors
+        always are.
+        """
         if self.numel == 0:
             return True
         step = 1

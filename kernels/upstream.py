@@ -1,4 +1,6 @@
-"""Where upstream raises: package, file, function and line, at the commit the catalog is pinned to and in a release."""
+"""Where upstream raises: package, file, function and line, at the commit the catalog is pinned to and in
+a release.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A published package whose messages are catalogued; `commit` is the one that lines and links refer to."""
+    """A published package whose messages are catalogued; `commit` is the one that lines and links refer
+    to.
+    """
 
     name: str
     repo: str
@@ -64,7 +68,9 @@ class Site:
 
     @property
     def url(self) -> str | None:
-        """The lines around the site on the package's public repository, 18 each way, as the dataset links them."""
+        """The lines around the site on the package's public repository, 18 each way, as the dataset links
+        them.
+        """
         if self.pinned is None:
             return None
         package = self.file.package

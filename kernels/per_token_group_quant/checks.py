@@ -205,9 +205,9 @@ class InputHasNoRows(QuantCheck):
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        if call.output_q is None and call.output_s is None:
-            if call.input.ndim < (2 if call.column_major_scales else 1):
-                yield cls(call.input.ndim)
+        allocates = call.output_q is None and call.output_s is None
+        if allocates and call.input.ndim < (2 if call.column_major_scales else 1):
+            yield cls(call.input.ndim)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         if call.input.ndim == 1:
@@ -270,7 +270,8 @@ class NoCpuImplementation(QuantCheck):
     message = "Could not run 'sglang::per_token_group_quant' with arguments from the 'CPU' backend."
     pythons_own = True
     reason = (
-        "every tensor is on the CPU and the operator exists for CUDA only; torch's text goes on with the list of "
+        "every tensor is on the CPU and the operator exists for CUDA only; torch's text goes on with "
+        "the list of "
         "backends"
     )
     looks_at = ("input.device", "output_q.device", "output_s.device")
@@ -426,7 +427,9 @@ class PackedScalesWithoutUe8m0(QuantCheck):
 
 @dataclass(frozen=True)
 class Ue8m0WithoutPackedScales(QuantCheck):
-    """UE8M0 exponents are stored as bytes, four to an int32; a float32 buffer would leave three quarters unused."""
+    """UE8M0 exponents are stored as bytes, four to an int32; a float32 buffer would leave three quarters
+    unused.
+    """
 
     raises = ValueError
     message = "scale_ue8m0=True requires an int32-packed output_s"
@@ -610,7 +613,7 @@ class DenseModeUnsupported(QuantCheck):
         "output_q.dtype",
         "group_size",
     )
-    requires = "flat bfloat16 or float16 input, fuse_silu_and_mul, float8_e4m3fn codes, group_size 128; or legacy mode"
+    requires = "flat 16-bit input, fuse_silu_and_mul, float8_e4m3fn codes and group_size 128; or legacy mode"
     category = "values"
 
     @classmethod

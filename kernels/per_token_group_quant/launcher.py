@@ -1,6 +1,7 @@
 """What upstream's compiled launcher of per_token_group_quant refuses, in its order.
 
-Half of these conditions have no text upstream, only a file and a line; their reasons here say what the line tests.
+Half of these conditions have no text upstream, only a file and a line; their reasons here say what the
+line tests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class _Launched:
 
 
 class CompilerCheck(LauncherCheck[QuantCall]):
-    """A static assertion: the kernel of this combination does not compile, and the build log carries the text."""
+    """A static assertion: the kernel of this combination does not compile, and the build log carries the
+    text.
+    """
 
     @property
     def text(self) -> str:

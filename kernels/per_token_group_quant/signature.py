@@ -1,4 +1,6 @@
-"""The call of per_token_group_quant: its arguments, a valid one, and what upstream allocates when outputs are omitted."""
+"""The call of per_token_group_quant: its arguments, a valid one, and what upstream allocates when outputs
+are omitted.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SCALES_A_WORD = 4
 
 @dataclass(frozen=True)
 class QuantCall(Call):
-    """Arguments of per_token_group_quant. T tokens, E experts, P tokens an expert, H output width, G = H / group_size."""
+    """Arguments of per_token_group_quant. T tokens, E experts, P tokens an expert, H output width, G = H
+    / group_size.
+    """
 
     positional: ClassVar[int] = 3
 
@@ -105,7 +109,9 @@ class QuantCall(Call):
         return packed_columns(self.groups) if self.scales.dtype is DType.I32 else self.groups
 
     def allocated(self) -> QuantCall:
-        """The call with outputs allocated as upstream does when both are omitted; with outputs given, as it is."""
+        """The call with outputs allocated as upstream does when both are omitted; with outputs given, as
+        it is.
+        """
         if self.output_q is not None or self.output_s is not None:
             return self
         rows = self.input.shape[:-1]

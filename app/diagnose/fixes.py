@@ -1,0 +1,75 @@
+"""Fix search: every failing check's own fixes, alone and chained until the whole call passes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kernels.call import Call, Edit
+from kernels.checking import Examination, Fix, Severity
+from kernels.registry import Operation
+
+MAX_EVALUATIONS = 200
+"""Examinations one search may spend; a call with more faults than that gets the fixes found so far."""
+
+MAX_CHAIN = 24
+"""Fixes applied one after another: every check of an operation, twice over for the largest today."""
+
+MAX_FIXES = 5
+"""Fixes offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A call that passes every check, and how to get there."""
+
+    title: str
+    call: Call
+    edits: tuple[Edit, ...]
+    safe: bool
+    note: str
+
+
+def search(operation: Operation, call: Call, examination: Examination) -> list[Repair]:
+    """Repairs of a call, fewest edits first, safe before unsafe; each was examined and passes."""
+    budget = [MAX_EVALUATIONS]
+    found: dict[Call, Repair] = {}
+    for fix in _fixes(examination):
+        repair = _completed(operation, call, fix, budget)
+        if repair is not None and repair.edits and repair.call not in found:
+            found[repair.call] = repair
+        if budget[0] <= 0:
+            break
+    ranked = sorted(found.values(), key=lambda repair: (len(repair.edits), not repair.safe))
+    return ranked[:MAX_FIXES]
+
+
+def _fixes(examination: Examination) -> Iterator[Fix[Call]]:
+    """Fixes of the failing checks, those of errors before those of warnings."""
+    failed = sorted(examination.failed(), key=lambda outcome: outcome.check.severity is not Severity.ERROR)
+    for outcome in failed:
+        for occurrence in outcome.occurrences:
+            yield from occurrence.violation.fixes(occurrence.subject)
+
+
+def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[int]) -> Repair | None:
+    """`fix`, then the first fix of whatever still fails, until nothing does; None when that leads nowhere."""
+    titles, notes, safe = [fix.title], [fix.note], fix.safe
+    current, seen = fix.call, {call}
+    for _ in range(MAX_CHAIN):
+        if current in seen or budget[0] <= 0:
+            return None
+        seen.add(current)
+        budget[0] -= 1
+        examination = operation.examine(current)
+        following = next(_fixes(examination), None) if examination.rejected else None
+        if following is None:
+            break
+        titles.append(following.title)
+        notes.append(following.note)
+        safe = safe and following.safe
+        current = following.call
+    if examination.rejected:
+        return None
+    title = titles[0] + "".join(f"; {later[0].lower()}{later[1:]}" for later in titles[1:])
+    return Repair(title, current, call.edits_to(current), safe, "; ".join(dict.fromkeys(filter(None, notes))))

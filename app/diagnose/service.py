@@ -1,0 +1,358 @@
+"""Diagnosis of one call: every check, the run, and fixes that were tried again."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from app.diagnose import fixes as fix_search
+from app.diagnose import schemas
+from app.diagnose.fixes import Repair
+from app.errors import ContentTooLarge, Fault, Unavailable
+from app.settings import Settings, run_allowed
+from app.worker.messages import Environment, Job, Outcome
+from app.worker.pool import PoolBusy, WorkerPool
+from kernels.call import Call, arguments_json, plain
+from kernels.checking import Check, Examination, Origin
+from kernels.checking import Outcome as CheckOutcome
+from kernels.registry import Operation
+from kernels.rendering import python_call, reproduction
+
+VERSION = version("faultbook")
+
+RecordIds = Callable[[Operation, type[Check[Any]]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call to diagnose, and what was assumed to make it complete."""
+
+    operation: Operation
+    call: Call
+    level: schemas.Level | None
+    device: str
+    target: str | None
+    seed: int
+    assumed: tuple[str, ...]
+
+
+class Diagnoser:
+    """Answers questions with the checks in this process and runs in the pool's."""
+
+    def __init__(
+        self, settings: Settings, pool: WorkerPool, record_id: RecordIds, dataset_version: str
+    ) -> None:
+        self._settings = settings
+        self._pool = pool
+        self._record_id = record_id
+        self._dataset_version = dataset_version
+
+    async def diagnose(self, question: Question) -> schemas.DiagnosisModel:
+        """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
+        had.
+        """
+        operation, call = question.operation, question.call
+        examination = operation.examine(call)
+        assumed = list(question.assumed)
+        level, obstacle = self._level(question, assumed)
+        outcome: Outcome | None = None
+        if level == "run" and not obstacle:
+            if examination.rejected and examination.raised is None and not self._settings.allow_faulting_runs:
+                obstacle = "not run: our own checks predict that it would fault or compute garbage"
+            else:
+                outcome = await self._run(question, call)
+        repairs = fix_search.search(operation, call, examination)
+        runs = {}
+        if outcome is not None:
+            for repair in repairs:
+                if self._bytes(operation, repair.call) <= self._settings.max_tensor_bytes:
+                    runs[repair.call] = await self._run(question, repair.call)
+        return self._answer(question, level, examination, outcome, obstacle, repairs, runs, assumed)
+
+    def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
+        """The level to answer at, and why no run is possible at level run."""
+        wanted = question.level
+        offered = self._pool.exists and run_allowed(self._settings)
+        if wanted is None:
+            wanted = "run" if offered else "checks"
+            if wanted == "run" and (size := self._bytes(question.operation, question.call)) > (
+                self._settings.max_tensor_bytes
+            ):
+                assumed.append(f"level checks: the tensors take {size:,} bytes, more than a run may here")
+                wanted = "checks"
+        if wanted == "checks":
+            return wanted, ""
+        if not self._pool.exists:
+            return wanted, "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
+        if not run_allowed(self._settings):
+            return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
+        worker = self._pool.worker
+        kind = "cuda" if worker and worker.device.capability else "cpu"
+        if worker and question.device not in ("auto", kind):
+            return wanted, f"the worker of this service runs on {kind}, not on {question.device}"
+        if worker and question.target and question.target != _architecture(worker.device.capability):
+            return wanted, f"no worker of this service is a {question.target}"
+        size = self._bytes(question.operation, question.call)
+        if size > self._settings.max_tensor_bytes:
+            limit = self._settings.max_tensor_bytes
+            raise ContentTooLarge(
+                f"The tensors take {size:,} bytes and a run may have {limit:,}; level checks has no limit.",
+                faults=[Fault("/arguments", f"{size:,} bytes of tensors")],
+            )
+        return wanted, ""
+
+    def _bytes(self, operation: Operation, call: Call) -> int:
+        """Storage that a call's tensors take."""
+        return sum(tensor.storage_bytes for _, tensor in call.tensors())
+
+    async def _run(self, question: Question, call: Call) -> Outcome:
+        try:
+            return await self._pool.run(Job(question.operation.name, call, question.seed))
+        except PoolBusy as error:
+            raise Unavailable(f"No run now: {error}.") from None
+
+    def _answer(
+        self,
+        question: Question,
+        level: schemas.Level,
+        examination: Examination,
+        outcome: Outcome | None,
+        obstacle: str,
+        repairs: list[Repair],
+        runs: Mapping[Call, Outcome],
+        assumed: list[str],
+    ) -> schemas.DiagnosisModel:
+        operation = question.operation
+        worker = self._pool.worker
+        environment = worker.environment if worker else Environment()
+        if outcome and outcome.device and outcome.device.emulated:
+            assumed.append(f"the run emulates the caller's device on {outcome.device.name}")
+        return schemas.DiagnosisModel(
+            id=secrets.token_hex(16),
+            operation=operation.name,
+            level=level,
+            verdict=_verdict(level, examination, outcome, obstacle),
+            raised=self._raised(operation, examination, outcome),
+            checks=[self._check(operation, found) for found in examination.outcomes],
+            fixes=[_fix(operation, question.call, repair, runs.get(repair.call)) for repair in repairs],
+            run=_run_model(outcome),
+            disagreement=_disagreement(examination, outcome),
+            detail=obstacle or None,
+            upstream=None,
+            assumed=assumed,
+            reproduction=reproduction(operation, question.call),
+            environment=schemas.EnvironmentModel(
+                torch=environment.torch,
+                triton=environment.triton,
+                cuda=environment.cuda,
+                driver=environment.driver,
+                faultbook=VERSION,
+            ),
+            dataset_version=self._dataset_version,
+        )
+
+    def _raised(
+        self, operation: Operation, examination: Examination, outcome: Outcome | None
+    ) -> schemas.RaisedModel | None:
+        """What upstream's user sees first: from the run where there was one, else from the checks."""
+        if outcome is not None and outcome.raised is not None and outcome.raised.check is not None:
+            check = operation.check(outcome.raised.check)
+            if check is None or check.origin() is Origin.BEYOND:
+                return None
+            return schemas.RaisedModel(
+                error_class=outcome.raised.error_class,
+                message=outcome.raised.message,
+                record_id=self._record_id(operation, check),
+                at_check=outcome.raised.check,
+            )
+        if outcome is not None or examination.raised is None:
+            return None
+        check = type(examination.raised)
+        return schemas.RaisedModel(
+            error_class=check.raises.__name__,
+            message=examination.raised.text,
+            record_id=self._record_id(operation, check),
+            at_check=check.id(),
+        )
+
+    def _check(self, operation: Operation, found: CheckOutcome) -> schemas.CheckModel:
+        check = found.check
+        occurrences = [
+            schemas.OccurrenceModel(
+                message=occurrence.violation.text,
+                reason=occurrence.violation.explain(),
+                expected=occurrence.violation.describe_expected(occurrence.subject),
+                actual=occurrence.violation.describe_actual(occurrence.subject),
+            )
+            for occurrence in found.occurrences
+        ]
+        first = occurrences[0] if occurrences else None
+        return schemas.CheckModel(
+            id=check.id(),
+            status=found.status.value,
+            origin=check.origin().value,
+            severity=check.severity.value,
+            category=check.category,
+            message=first.message if first else None,
+            reason=first.reason if first else None,
+            record_id=self._record_id(operation, check),
+            arguments=list(check.arguments()),
+            expected=first.expected if first else check.requires,
+            actual=first.actual if first else None,
+            occurrences=occurrences,
+        )
+
+    def describe(self, operation: Operation, call_schema: dict[str, Any]) -> schemas.OperationModel:
+        """An operation for whoever wants to diagnose a call of it."""
+        worker = self._pool.worker
+        return schemas.OperationModel(
+            name=operation.name,
+            title=operation.title,
+            summary=operation.summary,
+            call_schema=call_schema,
+            valid=_spec(operation, operation.valid),
+            checks=[
+                self._described(operation, order, check)
+                for order, check in enumerate(operation.checks, start=1)
+            ],
+            devices=[_device(worker.device)] if worker else [],
+        )
+
+    def _described(
+        self, operation: Operation, order: int, check: type[Check[Any]]
+    ) -> schemas.OperationCheckModel:
+        example = check.example()
+        return schemas.OperationCheckModel(
+            id=check.id(),
+            order=order,
+            origin=check.origin().value,
+            severity=check.severity.value,
+            category=check.category,
+            error_class=check.raises.__name__,
+            message=check.message,
+            reason=check.reason,
+            record_id=self._record_id(operation, check),
+            example=None if example is None else _spec(operation, example),
+            unreachable=check.unreachable or None,
+        )
+
+
+def complete(operation: Operation, given: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
+    """A whole call from the arguments given, and a sentence for each that was not."""
+    call = operation.fit(given)
+    sentences = []
+    for parameter in operation.call.arguments():
+        if parameter.name in given:
+            continue
+        value = getattr(call, parameter.name)
+        shown = str(value) if parameter.is_tensor and value is not None else repr(plain(value))
+        origin = "fitted to the shapes given" if parameter.required else "its default"
+        if value != parameter.default and not parameter.required:
+            origin = "fitted to the shapes given"
+        sentences.append(f"{parameter.name} = {shown} ({origin})")
+    return call, tuple(sentences)
+
+
+def _verdict(
+    level: schemas.Level, examination: Examination, outcome: Outcome | None, obstacle: str
+) -> schemas.Verdict:
+    if level == "checks" or outcome is None:
+        if examination.rejected:
+            return "rejected"
+        return "unsupported" if level == "run" and obstacle else "passed"
+    match outcome.ending:
+        case "returned":
+            if not outcome.agrees:
+                return "wrong-result"
+            return "rejected" if examination.rejected else "passed"
+        case "raised":
+            assert outcome.raised is not None
+            return "rejected" if outcome.raised.check is not None else "crashed"
+        case ending:
+            return ending
+
+
+def _disagreement(examination: Examination, outcome: Outcome | None) -> str | None:
+    """What the run said that the checks did not, or the other way round."""
+    if outcome is None or outcome.ending in ("crashed", "out-of-memory", "timed-out"):
+        return None
+    predicted = examination.raised
+    raised = outcome.raised
+    if raised is None:
+        return f"the checks predict {predicted.text!r}, yet the run returned" if predicted else None
+    if raised.check is None:
+        return f"the run raised {raised.error_class}: {raised.message}, which no check predicts"
+    if predicted is None or type(predicted).id() != raised.check or predicted.text != raised.message:
+        expected = type(predicted).id() if predicted else "no check"
+        return f"the run was refused by {raised.check}, the checks name {expected}"
+    return None
+
+
+def _fix(operation: Operation, call: Call, repair: Repair, outcome: Outcome | None) -> schemas.FixModel:
+    proved: str = "checks-pass"
+    if outcome is not None and outcome.ending == "returned":
+        proved = "matches-reference" if outcome.agrees and outcome.implementation != "reference" else "ran"
+    return schemas.FixModel(
+        title=repair.title,
+        edits=[
+            schemas.EditModel(
+                argument=edit.argument, attribute=edit.attribute, before=edit.before, after=edit.after
+            )
+            for edit in repair.edits
+        ],
+        safe=repair.safe,
+        note=repair.note,
+        level=proved,
+        run=_run_model(outcome),
+        arguments=arguments_json(repair.call),
+        code=python_call(operation.name, repair.call),
+    )
+
+
+def _run_model(outcome: Outcome | None) -> schemas.RunModel | None:
+    if outcome is None or outcome.device is None or outcome.implementation is None:
+        return None
+    outputs = [
+        schemas.OutputModel(
+            name=output.name,
+            shape=list(output.shape),
+            dtype=output.dtype,
+            max_abs_error=output.max_abs_error,
+            max_rel_error=output.max_rel_error,
+            mismatches=output.mismatches,
+            elements=output.elements,
+            within=output.within,
+            tolerance=schemas.ToleranceModel(atol=output.atol, rtol=output.rtol, share=output.share),
+        )
+        for output in outcome.outputs
+    ]
+    widest = max(outputs, key=lambda output: output.max_abs_error or 0.0, default=None)
+    detail = outcome.detail
+    if outcome.raised is not None and outcome.raised.check is None:
+        detail = f"{outcome.raised.error_class}: {outcome.raised.message}"
+    return schemas.RunModel(
+        device=_device(outcome.device),
+        implementation=outcome.implementation,
+        milliseconds=outcome.milliseconds,
+        max_abs_error=widest.max_abs_error if widest else None,
+        max_rel_error=max((output.max_rel_error or 0.0 for output in outputs), default=None),
+        tolerance=widest.tolerance if widest else None,
+        outputs=outputs,
+        detail=detail or None,
+    )
+
+
+def _device(device: Any) -> schemas.DeviceModel:
+    return schemas.DeviceModel(name=device.name, capability=device.capability, emulated=device.emulated)
+
+
+def _spec(operation: Operation, call: Call) -> dict[str, Any]:
+    """A call as the body that diagnoses it."""
+    return {"operation": operation.name, "arguments": arguments_json(call)}
+
+
+def _architecture(capability: str | None) -> str | None:
+    return None if capability is None else "sm" + capability.replace(".", "")

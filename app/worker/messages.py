@@ -1,0 +1,101 @@
+"""What passes between the service and a worker process: plain dataclasses, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kernels.call import Call
+
+Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out"]
+Implementation = Literal["triton", "reference", "library"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call of one operation; `seed` draws the values that the call leaves open."""
+
+    operation: str
+    call: Call
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where it ran; `emulated` when the call's own device is another kind.
+
+    capability   compute capability such as "9.0"; None on a CPU
+    """
+
+    name: str
+    capability: str | None
+    emulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Versions of what ran."""
+
+    torch: str | None = None
+    triton: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker says of itself once it is ready."""
+
+    device: Device
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One written tensor, compared with the reference; errors over finite elements, in the output's own
+    units.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    max_abs_error: float
+    max_rel_error: float
+    mismatches: int
+    elements: int
+    within: bool
+    atol: float
+    rtol: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception of the operation; `check` is the id of the check that raised it, None for any other."""
+
+    error_class: str
+    message: str
+    check: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a job.
+
+    milliseconds   of the operation alone, None when it did not return
+    detail         one sentence where it crashed, ran out of memory or time
+    """
+
+    ending: Ending
+    device: Device | None = None
+    implementation: Implementation | None = None
+    milliseconds: float | None = None
+    outputs: tuple[Output, ...] = ()
+    raised: Raised | None = None
+    detail: str = ""
+    environment: Environment = field(default_factory=Environment)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every output is within its tolerance of the reference."""
+        return self.ending == "returned" and all(output.within for output in self.outputs)

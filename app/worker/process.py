@@ -1,0 +1,198 @@
+"""Inside a worker process: choose the device once, then run jobs one after another."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from app.worker.messages import Device, Environment, Job, Outcome, Output, Raised, Worker
+from kernels.call import Call
+from kernels.registry import Operation, folder_of, operations
+
+CONTEXT_LOST = 86
+"""Exit status of a worker whose CUDA context a job has broken; everything after it would fail."""
+
+_state: dict[str, Any] = {}
+
+
+def initialise(choice: str, memory: int) -> None:
+    """Prepare this process: `choice` is auto, cpu or cuda; `memory` limits a CPU worker's address space,
+    bytes.
+
+    On a CPU, Triton's interpreter is corrected and must pass its self-test. Raises when the device asked
+    for is absent.
+    """
+    # A run that overruns sits in native code: only the default action ends it at once.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    import torch
+
+    cuda = choice != "cpu" and torch.cuda.is_available()
+    if choice == "cuda" and not cuda:
+        raise RuntimeError("FAULTBOOK_DEVICE is cuda and torch sees no CUDA device")
+    if not cuda:
+        # Workers share the host with the service: one thread each keeps it responsive.
+        torch.set_num_threads(1)
+        from kernels import interpreter
+
+        interpreter.prepare()
+        interpreter.self_test()
+        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    for operation in operations().values():
+        import_module(f"kernels.{folder_of(operation)}.op")
+    _state["device"] = "cuda" if cuda else "cpu"
+
+
+def hello() -> Worker:
+    """Who this worker is."""
+    return Worker(_device(None), _environment())
+
+
+def run(job: Job) -> Outcome:
+    """Run one job: the guarded function on fresh tensors, then the reference on equal ones."""
+    operation = operations()[job.operation]
+    runner = import_module(f"kernels.{folder_of(operation)}.op").RUNNERS[job.operation]
+    common = {
+        "device": _device(job.call),
+        "implementation": runner.implementation,
+        "environment": _environment(),
+    }
+    try:
+        outcome = _run(operation, runner, job, common)
+    except MemoryError as error:
+        return Outcome("out-of-memory", detail=str(error)[:500], **common)
+    if _state["device"] == "cuda":
+        _leave_if_context_lost()
+    return outcome
+
+
+def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) -> Outcome:
+    import torch
+
+    from kernels.running import compare
+
+    try:
+        arguments = _build(operation, runner, job)
+        with _emulated(job.call, arguments):
+            started = time.perf_counter()
+            returned = runner.function(**arguments)
+            _synchronise()
+            milliseconds = (time.perf_counter() - started) * 1e3
+            written = runner.outputs(arguments, returned)
+            expected = runner.reference(_build(operation, runner, job))
+    except torch.OutOfMemoryError as error:
+        return Outcome("out-of-memory", detail=str(error)[:500], **common)
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+            return Outcome("out-of-memory", detail=str(error)[:500], **common)
+        return _raised(error, common)
+    except Exception as error:  # noqa: BLE001 (whatever the operation raises is the result)
+        return _raised(error, common)
+    outputs = []
+    for name, tensor in written.items():
+        tolerance = runner.tolerance(name, job.call)
+        found = compare(name, tensor, expected[name], tolerance)
+        outputs.append(
+            Output(
+                name,
+                tuple(tensor.shape),
+                str(tensor.dtype).removeprefix("torch."),
+                found.max_abs_error,
+                found.max_rel_error,
+                found.mismatches,
+                found.elements,
+                found.within,
+                tolerance.atol,
+                tolerance.rtol,
+                tolerance.share,
+            )
+        )
+    return Outcome("returned", milliseconds=milliseconds, outputs=tuple(outputs), **common)
+
+
+def _raised(error: Exception, common: dict[str, Any]) -> Outcome:
+    violation = getattr(error, "violation", None)
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    raised = Raised(name, str(error)[:4000], None if violation is None else type(violation).id())
+    return Outcome("raised", raised=raised, **common)
+
+
+def _build(operation: Operation, runner: Any, job: Job) -> dict[str, Any]:
+    from kernels.running import materialise, seeded
+
+    fill = seeded(operation.fill(job.call), job.seed)
+    call = seeded_call(job.call, job.seed)
+    build = runner.build or materialise
+    arguments: dict[str, Any] = build(call, fill, _state["device"])
+    return arguments
+
+
+def seeded_call(call: Call, seed: int) -> Call:
+    """The call with `seed` given to described values that name none."""
+    from dataclasses import replace
+
+    from kernels.running import seeded
+
+    described = {name: tensor.values for name, tensor in call.tensors() if tensor.values is not None}
+    return call.replace(
+        **{
+            name: replace(getattr(call, name), values=values)
+            for name, values in seeded(described, seed).items()
+        }
+    )
+
+
+def _emulated(call: Call, arguments: dict[str, Any]) -> Any:
+    """State the devices that the call describes; every tensor is really on this worker's device."""
+    from kernels.live import stated_devices
+
+    return stated_devices({id(arguments[name]): tensor.device_index for name, tensor in call.tensors()})
+
+
+def _device(call: Call | None) -> Device:
+    import torch
+
+    stated = {tensor.device_type for _, tensor in call.tensors()} if call else set()
+    emulated = bool(stated - {_state["device"]})
+    if _state["device"] == "cuda":
+        major, minor = torch.cuda.get_device_capability()
+        return Device(torch.cuda.get_device_name(), f"{major}.{minor}", emulated)
+    return Device("cpu", None, emulated)
+
+
+def _environment() -> Environment:
+    import torch
+    import triton
+
+    return Environment(torch.__version__, triton.__version__, torch.version.cuda, _driver())
+
+
+def _driver() -> str | None:
+    """The NVIDIA driver's version, from the kernel module's own file."""
+    try:
+        words = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").partition("\n")[0].split()
+    except OSError:
+        return None
+    return next((word for word in words if word.count(".") >= 1 and word.replace(".", "").isdigit()), None)
+
+
+def _synchronise() -> None:
+    if _state["device"] == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def _leave_if_context_lost() -> None:
+    try:
+        _synchronise()
+    except RuntimeError as error:
+        sys.stderr.write(f"worker: {error}\n")
+        sys.stderr.flush()
+        os._exit(CONTEXT_LOST)
