@@ -57,7 +57,7 @@ class Fp32WithFusedSilu(CompilerCheck):
     """SiLU's product is rounded to the input type, which is only defined here for 16-bit types."""
 
     message = "fp32 inputs do not implement the fused silu"
-    sites = (LAUNCHER.at("run", None),)
+    sites = (LAUNCHER.at("static_assert", None, 256),)
     reason = "the input is float32, and fuse_silu_and_mul is compiled for bfloat16 and float16 only"
     looks_at = ("input.dtype", "fuse_silu_and_mul")
     requires = "a bfloat16 or float16 input with fuse_silu_and_mul"
@@ -83,7 +83,7 @@ class Int8WithUe8m0(CompilerCheck):
     """Power-of-two scales are defined relative to E4M3's largest value."""
 
     message = "ue8m0 scales imply fp8 output"
-    sites = (LAUNCHER.at("run", None),)
+    sites = (LAUNCHER.at("static_assert", None, 260),)
     reason = "scale_ue8m0 is True and the codes are int8; packed exponents exist for FP8 codes only"
     looks_at = ("scale_ue8m0", "output_q.dtype", "out_dtype")
     requires = "float8_e4m3fn codes with scale_ue8m0"
@@ -407,7 +407,7 @@ class _Bare(LauncherCheck[QuantCall]):
 class GroupSizeDoesNotDivide(_Bare):
     """A group may not run past the end of its row."""
 
-    sites = _bare(506, 557, "hidden_size % Trait::kGroupSize == 0")
+    sites = _bare(506, 557, "CHECK_HOST(hidden_size % Trait::kGroupSize == 0)")
     reason = "the row has {width} elements, and {width} % {group_size} = {left}"
     looks_at = ("output_q.shape", "group_size")
     requires = "a width that group_size divides"
@@ -450,7 +450,7 @@ class GroupSizeDoesNotDivide(_Bare):
 class InputWidthDiffers(_Bare):
     """The input is as wide as the codes, or twice as wide with the fused SiLU."""
 
-    sites = _bare(507, 558, "input width == hidden_size * (fused silu ? 2 : 1)")
+    sites = _bare(507, 558, "CHECK_HOST(input.size(-1) == hidden_size * kSiluFactor)")
     reason = "input is {got} wide; {ways} × {width} columns of codes need {expected}"
     looks_at = ("input.shape", "output_q.shape", "fuse_silu_and_mul")
     requires = "input width = output_q width, or twice that with fuse_silu_and_mul"
@@ -486,7 +486,11 @@ class InputWidthDiffers(_Bare):
 class ScaleColumnsDiffer(_Bare):
     """One scale a group: a float32, or a byte of a word."""
 
-    sites = _bare(508, 559, "output_s columns == num_groups, or its packed words")
+    sites = _bare(
+        508,
+        559,
+        "CHECK_HOST(num_scale_groups == (Trait::kUe8m0 ? div_ceil(num_groups, 4) : num_groups))",
+    )
     reason = "output_s has {got} columns; {groups} groups need {expected}"
     looks_at = ("output_s.shape", "output_q.shape", "group_size")
     requires = "G columns of float32 scales, or ceil(G/4) of packed int32"
@@ -516,7 +520,7 @@ class ScaleColumnsDiffer(_Bare):
 class RowMajorScalesHaveGaps(_Bare):
     """Row-major scales lie side by side within a row."""
 
-    sites = _bare(524, 575, "row-major output_s: stride(-1) == 1")
+    sites = _bare(524, 575, "CHECK_HOST(scale_args.group_stride == 1)")
     reason = "output_s is row-major and its last stride is {got}"
     looks_at = ("output_s.strides",)
     requires = "last stride of a row-major output_s 1"
@@ -541,7 +545,7 @@ class RowMajorScalesHaveGaps(_Bare):
 class ColumnMajorScalesHaveGaps(_Bare):
     """Column-major scales of consecutive tokens lie side by side."""
 
-    sites = _bare(530, 581, "column-major output_s: stride(-2) == 1")
+    sites = _bare(530, 581, "CHECK_HOST(scale_args.token_stride == 1)")
     reason = "output_s is column-major and its token stride is {got}"
     looks_at = ("output_s.strides",)
     requires = "token stride of a column-major output_s 1"
