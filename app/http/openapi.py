@@ -44,20 +44,39 @@ async def openapi(request: Request) -> Response:
 
 
 def _finish(document: dict[str, Any]) -> None:
-    """Move the `$defs` that routes brought to where their references point; add the problem's schema."""
+    """Move `$defs` that routes brought to where references within an OpenAPI document can reach them."""
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas["Problem"] = SCHEMA
-    for owner in list(_holders(document["paths"], "$defs")):
-        schemas.update(owner.pop("$defs"))
+    for owner in list(_objects(document["paths"], "$defs")):
+        definitions = owner.pop("$defs")
+        _redirect([owner, definitions], {f"#/$defs/{name}": name for name in definitions})
+        names = {name: _free_name(name, schema, schemas) for name, schema in definitions.items()}
+        _redirect([owner, definitions], {_COMPONENT + name: free for name, free in names.items()})
+        schemas.update({names[name]: schema for name, schema in definitions.items()})
 
 
-def _holders(value: Any, key: str) -> Iterator[dict[str, Any]]:
+_COMPONENT = "#/components/schemas/"
+
+
+def _redirect(value: Any, names: dict[str, str]) -> None:
+    for holder in _objects(value, "$ref"):
+        if holder["$ref"] in names:
+            holder["$ref"] = _COMPONENT + names[holder["$ref"]]
+
+
+def _free_name(name: str, schema: Any, taken: dict[str, Any]) -> str:
+    """`name`, or the first of `name_2`, `name_3`, … that no other schema has."""
+    candidates = (name, *(f"{name}_{number}" for number in range(2, len(taken) + 3)))
+    return next(candidate for candidate in candidates if taken.get(candidate, schema) == schema)
+
+
+def _objects(value: Any, key: str) -> Iterator[dict[str, Any]]:
     """Each object within `value` that has `key`."""
     if isinstance(value, dict):
         if key in value:
             yield value
         for item in value.values():
-            yield from _holders(item, key)
+            yield from _objects(item, key)
     elif isinstance(value, list):
         for item in value:
-            yield from _holders(item, key)
+            yield from _objects(item, key)

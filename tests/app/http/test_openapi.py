@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from fastapi import APIRouter
+from pydantic import TypeAdapter
 from starlette.testclient import TestClient
 
+from app.http.bodies import request_body
 from app.main import create_app
 from app.settings import Settings
 
@@ -40,6 +43,54 @@ def test_the_document_is_openapi_31_and_complete(client: TestClient) -> None:
     assert document["servers"] == [{"url": "/f"}]
     schemas = document["components"]["schemas"]
     assert set(references(document)) <= {f"#/components/schemas/{name}" for name in schemas}
+
+
+@dataclass
+class Leaf:
+    value: int
+
+
+@dataclass
+class Tree:
+    leaves: list[Leaf]
+    branches: list[Tree]
+
+
+def another_leaf() -> type:
+    @dataclass
+    class Leaf:
+        weight: float
+
+    return Leaf
+
+
+def test_schemas_that_routes_bring_can_be_resolved_and_keep_apart() -> None:
+    router = APIRouter()
+    bodies: dict[str, Any] = {
+        "tree": Tree,
+        "again": Tree,
+        "leaves": list[Leaf],
+        "others": list[another_leaf()],  # type: ignore[misc]
+    }
+    for name, body in bodies.items():
+        extra = request_body(json=TypeAdapter(body))
+
+        @router.post(f"/api/{name}", openapi_extra=extra, operation_id=name)
+        async def post() -> None: ...
+
+    document = create_app(Settings(), routers=[router]).openapi()
+    schemas = document["components"]["schemas"]
+    assert {name for name in schemas if name[:4] in ("Leaf", "Tree")} == {"Leaf", "Leaf_2", "Tree"}
+    assert set(references(document)) <= {f"#/components/schemas/{name}" for name in schemas}
+    found = {
+        name: document["paths"][f"/api/{name}"]["post"]["requestBody"]["content"]["application/json"][
+            "schema"
+        ]
+        for name in bodies
+    }
+    assert found["tree"] == found["again"]
+    assert found["leaves"]["items"] == {"$ref": "#/components/schemas/Leaf"}
+    assert found["others"]["items"] == {"$ref": "#/components/schemas/Leaf_2"}
 
 
 def test_what_is_no_success_is_a_problem_everywhere(client: TestClient) -> None:
