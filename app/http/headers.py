@@ -85,13 +85,14 @@ class HeadAsGet:
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return
-        # In place, not in a copy: outer layers read from this scope which route answered.
-        scope["method"] = "GET"
+        # A copy: the server looks at its own scope to see whether a body of the announced length must follow.
+        inner = {**scope, "method": "GET"}
         answered = False
 
         async def headers_only(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
+                scope["route"] = inner.get("route")  # metrics read there which route answered
                 await send(message)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 answered = True
@@ -100,4 +101,4 @@ class HeadAsGet:
             # A stream of events never ends by itself: tell it that its reader has left.
             return {"type": "http.disconnect"} if answered else await receive()
 
-        await self.app(scope, until_answered, headers_only)
+        await self.app(inner, until_answered, headers_only)

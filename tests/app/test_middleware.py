@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,7 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.testclient import TestClient
 
 from app.http.headers import DATA_POLICY, PAGE_POLICY
-from app.http.observe import ACCESS, RequestIdFilter, request_id
+from app.http.observe import ACCESS, RequestIdFilter, request_id, template
 from app.main import create_app
 from app.settings import Settings
 
@@ -171,6 +172,22 @@ def test_head_is_get_without_the_body(client: TestClient) -> None:
     missing = client.head("/api/nothing")
     assert (missing.status_code, missing.content) == (404, b"")
     assert client.head("/api/write").status_code == 405
+
+
+def test_the_server_still_sees_head_and_metrics_the_route(app: FastAPI) -> None:
+    scope = {"type": "http", "method": "HEAD", "path": "/page", "headers": [], "query_string": b""}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        # uvicorn compares the body with Content-Length unless this says HEAD.
+        sent.append((scope["method"], message.get("body")))
+
+    asyncio.run(app(scope, receive, send))
+    assert sent == [("HEAD", None), ("HEAD", b"")]
+    assert template(scope) == "/page"
 
 
 def test_head_ends_a_stream_that_never_would(client: TestClient, seen: list[str]) -> None:
