@@ -1,0 +1,346 @@
+"""The command line: the same services as the API, without a server.
+
+Data goes to standard output and messages to standard error. Exit codes: 0 a match or all checks pass, 1 no
+match or a
+check fails, 2 wrong usage, 3 unsupported on this host, 4 the worker crashed or timed out, 5 an internal
+error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.table import Table
+
+from app.errors import Problem
+from app.http.text import json_bytes
+
+cli = typer.Typer(
+    name="faultbook",
+    help="Find the record of a kernel or checkpoint error, run the call it happened in, and verify the fix.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of text.")]
+
+
+class Exit(IntEnum):
+    """What the process ends with."""
+
+    OK = 0
+    NEGATIVE = 1
+    USAGE = 2
+    UNSUPPORTED = 3
+    CRASHED = 4
+    INTERNAL = 5
+
+
+VERDICTS = {
+    "passed": Exit.OK,
+    "rejected": Exit.NEGATIVE,
+    "wrong-result": Exit.NEGATIVE,
+    "unsupported": Exit.UNSUPPORTED,
+    "crashed": Exit.CRASHED,
+    "out-of-memory": Exit.CRASHED,
+    "timed-out": Exit.CRASHED,
+}
+
+
+def main() -> NoReturn:
+    """The console script: every ending is one of the exit codes, and no traceback reaches the user."""
+    try:
+        cli(standalone_mode=False)
+    except typer.Exit as ending:
+        sys.exit(ending.exit_code)
+    except typer.Abort:
+        sys.exit(Exit.USAGE)
+    except BrokenPipeError:
+        sys.stdout = None  # type: ignore[assignment]  # whoever read our output has gone; nothing to flush
+        sys.exit(Exit.OK)
+    except Problem as problem:
+        _complain(
+            str(problem.detail), *(f"{fault.pointer or '/'}: {fault.detail}" for fault in problem.faults)
+        )
+        sys.exit(Exit.USAGE if problem.status < 500 else Exit.UNSUPPORTED)
+    except Exception as error:
+        show = getattr(error, "show", None)
+        if show is not None:  # a usage error of the parser
+            show(file=sys.stderr)
+            sys.exit(Exit.USAGE)
+        _complain(f"internal error: {type(error).__name__}: {error}")
+        sys.exit(Exit.INTERNAL)
+    sys.exit(Exit.OK)
+
+
+@cli.command()
+def match(
+    source: Annotated[str, typer.Argument(help="A file, a folder of logs, or - for standard input.")] = "-",
+    repo: Annotated[str | None, typer.Option(help="Only records of this repository.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="Most matches to print.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Find the records of the errors in a text: a line, a traceback or a whole log."""
+    from app.lookup.service import match_text
+
+    answer = match_text(_text(source), repo=repo, limit=limit)
+    if as_json:
+        _print_json(answer)
+    else:
+        _show_matches(answer)
+    raise typer.Exit(Exit.OK if answer["hasMatch"] else Exit.NEGATIVE)
+
+
+@cli.command()
+def explain(
+    name: Annotated[str, typer.Argument(metavar="ID|SLUG", help="A record's id, or its slug.")],
+    as_json: Json = False,
+) -> None:
+    """Print one record."""
+    from catalog.store import load_catalog
+
+    from app.records.service import document, markdown
+
+    catalog = load_catalog()
+    found = catalog.get(name) or catalog.by_slug(name)
+    if found is None:
+        _complain(f"no record has the id or slug {name}")
+        raise typer.Exit(Exit.NEGATIVE)
+    if as_json:
+        _print_json(document(catalog, found))
+    elif out.is_terminal:
+        out.print(Markdown(markdown(catalog, found)))
+    else:
+        typer.echo(markdown(catalog, found))
+
+
+@cli.command()
+def operations(
+    name: Annotated[str | None, typer.Argument(help="One operation, with its arguments and checks.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the operations that can be diagnosed."""
+    from app.diagnose.offline import operation_document, operation_list
+
+    if name is None:
+        listed = operation_list()
+        if as_json:
+            _print_json(listed)
+            return
+        table = Table("operation", "checks", "what it does", box=None)
+        for item in listed["operations"]:
+            table.add_row(item["name"], str(item["checks"]), item["summary"])
+        out.print(table)
+        return
+    document = operation_document(name)
+    if as_json:
+        _print_json(document)
+        return
+    out.print(f"[bold]{escape(document['name'])}[/bold]  {escape(document['summary'])}\n")
+    for argument, form in document["callSchema"]["properties"].items():
+        out.print(f"  {escape(argument)}  {escape(form['description'])}")
+    out.print()
+    for check in document["checks"]:
+        shown = check["message"] or f"({check['errorClass']} without a text) {check['reason']}"
+        out.print(f"  {check['order']:>2}  {escape(check['id'])}: {escape(shown)}")
+
+
+@cli.command()
+def diagnose(
+    operation: Annotated[str, typer.Argument(help="An operation's name; see `faultbook operations`.")],
+    spec: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON: the API's body, or its arguments.")
+    ] = None,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="One argument: output_s=int32[16,14]:stride(1,16), scale_ue8m0=true."
+        ),
+    ] = None,
+    level: Annotated[
+        str, typer.Option(help="checks: nothing is allocated; run: the real operation.")
+    ] = "checks",
+    as_json: Json = False,
+) -> None:
+    """List every check that a call fails, and what to change."""
+    from app.diagnose.offline import diagnose_body
+
+    body = _body(operation, spec, arg or [], level)
+    answer = asyncio.run(diagnose_body(json_bytes(body)))
+    if as_json:
+        _print_json(answer)
+    else:
+        _show_diagnosis(answer)
+    raise typer.Exit(VERDICTS[answer["verdict"]])
+
+
+@cli.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on (FAULTBOOK_HOST).")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (FAULTBOOK_PORT).")] = None,
+) -> None:
+    """Serve the API and the pages."""
+    import uvicorn
+
+    from app.environment import ForeignKernels, refuse_foreign_kernels
+    from app.main import create_app
+    from app.settings import SettingsError, load
+
+    overrides = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    try:
+        refuse_foreign_kernels()
+        settings = load(**overrides)
+    except (ForeignKernels, SettingsError) as error:
+        _complain(str(error))
+        raise typer.Exit(Exit.USAGE) from None
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+    )
+
+
+@cli.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this host has, what is missing and how to get it."""
+    from app.environment import findings
+    from app.settings import SettingsError, load
+
+    try:
+        found = list(findings(load()))
+    except SettingsError as error:
+        _complain(str(error))
+        raise typer.Exit(Exit.USAGE) from None
+    if as_json:
+        _print_json({"findings": found})
+    else:
+        marks = {
+            "ok": "[green]ok[/green]",
+            "missing": "[yellow]missing[/yellow]",
+            "broken": "[red]broken[/red]",
+        }
+        for finding in found:
+            out.print(f"{marks[finding.state]:<10} {finding.name}: {escape(finding.detail)}")
+            if finding.remedy:
+                out.print(f"           {escape(finding.remedy)}")
+    broken = any(finding.required and finding.state != "ok" for finding in found)
+    raise typer.Exit(Exit.UNSUPPORTED if broken else Exit.OK)
+
+
+def _body(operation: str, spec: Path | None, pairs: list[str], level: str) -> dict[str, Any]:
+    """The API's body from a spec file and single arguments, which win over it."""
+    body: dict[str, Any] = {"operation": operation, "arguments": {}}
+    if spec is not None:
+        from app.http.bodies import load_json
+
+        read = load_json(spec.read_bytes())
+        if not isinstance(read, dict):
+            _usage(f"{spec}: an object is expected")
+        body |= read if "arguments" in read or "operation" in read else {"arguments": read}
+        if body["operation"] != operation:
+            _usage(f"{spec} is for {body['operation']}, not for {operation}")
+    arguments = dict(body.get("arguments") or {})
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            _usage(f"--arg takes NAME=VALUE, got {pair}")
+        arguments[name.strip()] = _literal(value)
+    return {**body, "arguments": arguments, "level": level}
+
+
+def _literal(text: str) -> Any:
+    """JSON where it is JSON, Python's True, False and None, else the text itself: a tensor or a type."""
+    spelled = {"True": True, "False": False, "None": None}
+    if text in spelled:
+        return spelled[text]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _text(source: str) -> bytes:
+    if source == "-":
+        return sys.stdin.buffer.read()
+    path = Path(source)
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return b"\n".join(file.read_bytes() for file in files)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        _usage(f"{source}: {error.strerror}")
+
+
+def _show_matches(answer: dict[str, Any]) -> None:
+    if not answer["matches"]:
+        out.print("No record matches this text.")
+    for index, found in enumerate(answer["matches"]):
+        kind = "match" if found["score"] >= 0.8 else "possible" if found["score"] >= 0.5 else "similar"
+        root = "  root cause" if index == answer["rootCause"] else ""
+        out.print(f"{found['id']}  {kind} {found['score']:.2f}  line {found['line']}{root}")
+        out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
+        for capture in found["captures"]:
+            out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
+    for missed in answer["unmatched"]:
+        out.print(
+            f"no record  line {missed['line']}  {escape(missed['exception'] or '')}: {escape(missed['message'])}"
+        )
+
+
+def _show_diagnosis(answer: dict[str, Any]) -> None:
+    raised = answer["raised"]
+    out.print(f"[bold]{answer['verdict']}[/bold]")
+    if raised:
+        out.print(f"{escape(raised['errorClass'])}: {escape(raised['message'] or '(no text)')}")
+    for check in answer["checks"]:
+        if check["status"] == "failed":
+            out.print(f"\n[red]failed[/red] {escape(check['id'])}  record {check['recordId']}")
+            for occurrence in check["occurrences"]:
+                out.print(f"  {escape(occurrence['reason'])}")
+                out.print(f"  found     {escape(occurrence['actual'])}")
+                out.print(f"  expected  {escape(occurrence['expected'])}")
+    for number, fix in enumerate(answer["fixes"], start=1):
+        safety = "safe" if fix["safe"] else "changes numbers or memory"
+        out.print(f"\n[green]fix {number}[/green] {escape(fix['title'])}  ({fix['level']}, {safety})")
+        for edit in fix["edits"]:
+            place = escape(f"{edit['argument']} {edit['attribute']}")
+            out.print(f"  {place}: {escape(json.dumps(edit['from']))} → {escape(json.dumps(edit['to']))}")
+    for line in (answer["detail"], answer["disagreement"]):
+        if line:
+            err.print(escape(line))
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json_bytes(value).decode() + "\n")
+
+
+def _complain(*lines: str) -> None:
+    for line in lines:
+        err.print(f"faultbook: {escape(line)}")
+
+
+def _usage(sentence: str) -> NoReturn:
+    _complain(sentence)
+    raise typer.Exit(Exit.USAGE)
+
+
+if __name__ == "__main__":
+    main()
