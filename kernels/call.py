@@ -73,6 +73,16 @@ class Call:
             if isinstance(value, TensorSpec):
                 yield parameter.name, value
 
+    def stated(self) -> Iterator[tuple[str, Any]]:
+        """The arguments that a caller writes: the required ones and those that differ from their default.
+
+        128.0 differs from 128: a check may refuse one of them.
+        """
+        for parameter in self.arguments():
+            value, default = getattr(self, parameter.name), parameter.default
+            if parameter.required or value != default or type(value) is not type(default):
+                yield parameter.name, value
+
     def replace(self, **changes: Any) -> Self:
         """The same call with some arguments replaced."""
         return dataclasses.replace(self, **changes)
@@ -126,11 +136,7 @@ def plain(value: Any) -> Any:
 
 def arguments_json(call: Call) -> dict[str, Any]:
     """A call's arguments as JSON, those left at their defaults omitted."""
-    return {
-        parameter.name: plain(getattr(call, parameter.name))
-        for parameter in call.arguments()
-        if parameter.required or getattr(call, parameter.name) != parameter.default
-    }
+    return {name: plain(value) for name, value in call.stated()}
 
 
 def _edits(name: str, before: Any, after: Any) -> Iterator[Edit]:

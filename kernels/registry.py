@@ -28,6 +28,7 @@ class Operation:
     outputs     arguments that the operation writes
     source      upstream's file
     module      dotted name of upstream's module, for reproduction scripts
+    function    upstream's name of the function, where the operation is called otherwise
     reference_only   there is no kernel, only a plain torch reference
     """
 
@@ -42,6 +43,7 @@ class Operation:
     outputs: tuple[str, ...]
     source: File
     module: str
+    function: str = ""
     reference_only: bool = False
 
     @property

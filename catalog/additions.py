@@ -1,0 +1,169 @@
+"""What a curated record has beyond schema version 2: the key `x`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final
+
+from catalog import sources
+from catalog.faults import LAUNCHER_PREFIX, Case, Demonstration, Fault
+from catalog.template import Template
+from kernels.call import Call, arguments_json
+from kernels.registry import Operation
+
+PREFIX_PATTERN: Final = r"(?:Failed at .+?:[0-9]+: )?"
+
+AUTHORED: Final = (
+    "documentation",
+    "triggerScenarios",
+    "commonSituations",
+    "solutions",
+    "handlingStrategy",
+    "validationCode",
+    "typeGuard",
+    "tryCatchPattern",
+    "preventionTips",
+    "tags",
+    "backgroundTag",
+    "analyzedAt",
+)
+EXTRACTED: Final = ("repo", "errorMessage", "errorClass", "filePath", "lineNumber", "analyzedSha")
+DERIVED: Final = (
+    "id",
+    "slug",
+    "messagePattern",
+    "errorType",
+    "severity",
+    "githubUrl",
+    "exampleFix",
+    "schemaVersion",
+)
+
+
+def additions(fault: Fault, related: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """The value of `x`; `related` is (record id, reason)."""
+    shown = fault.demonstrations[0] if fault.demonstrations else None
+    return {
+        "match": match(fault),
+        "sites": sites(fault),
+        "checks": [check(case) for case in fault.cases],
+        "fix": fix(shown),
+        "repro": repro(shown),
+        "condition": "; or ".join(dict.fromkeys(case.check.requires for case in fault.cases)),
+        "related": [{"id": identifier, "reason": reason} for identifier, reason in related],
+        "provenance": provenance(fault),
+        "lifecycle": lifecycle(fault),
+    }
+
+
+def match(fault: Fault) -> dict[str, Any]:
+    """How to find it in a text. `regex` takes a whole message, with or without a launcher's prefix."""
+    prefix = PREFIX_PATTERN if fault.prefixed else ""
+    whole = (
+        Template.parse(LAUNCHER_PREFIX + fault.message)
+        if fault.prefixed and not fault.textless
+        else fault.template
+    )
+    return {
+        "regex": None if fault.textless else f"{prefix}{fault.template.pattern}$",
+        "literals": [] if fault.textless else list(whole.literals),
+        "captures": [asdict(captured) for captured in fault.captures],
+        "literalWeight": 0 if fault.textless else whole.literal_weight,
+    }
+
+
+def sites(fault: Fault) -> list[dict[str, Any]]:
+    """Every place that raises it, once for each version it is known in; `order` counts places."""
+    exception = fault.check.raises.__name__
+    found = []
+    for order, site in enumerate(fault.sites, 1):
+        package = site.file.package
+        known: list[tuple[int | None, str, str | None]] = []
+        if site.pinned is not None:
+            known.append((site.pinned, package.commit, site.url))
+        if site.released is not None or not known:
+            known.append((site.released, package.version, None))
+        found += [
+            {
+                "path": site.file.path,
+                "line": line,
+                "function": site.function,
+                "exception": exception,
+                "order": order,
+                "url": url,
+                "version": version,
+            }
+            for line, version, url in known
+        ]
+    return found
+
+
+def check(case: Case) -> dict[str, Any]:
+    """One check of one operation, with our code of it."""
+    declared = case.check
+    return {
+        "operation": case.operation.name,
+        "id": declared.id(),
+        "category": declared.category,
+        "premises": [premise.id() for premise in declared.premises],
+        "origin": declared.origin().value,
+        "severity": declared.severity.value,
+        "reason": declared.reason,
+        "source": sources.source_of(declared),
+    }
+
+
+def fix(shown: Demonstration | None) -> dict[str, Any] | None:
+    """The example's first fix; None where none is declared."""
+    if shown is None or shown.fix is None:
+        return None
+    return {
+        "title": shown.fix.title,
+        "edits": [
+            {"argument": edit.argument, "attribute": edit.attribute, "from": edit.before, "to": edit.after}
+            for edit in shown.fix.edits(shown.call)
+        ],
+        "safe": shown.fix.safe,
+        "note": shown.fix.note,
+    }
+
+
+def repro(shown: Demonstration | None) -> dict[str, Any] | None:
+    """The failing and the passing call as diagnosis requests, and what the user sees of the failing one."""
+    if shown is None:
+        return None
+    operation = shown.case.operation
+    return {
+        "failing": request(operation, shown.call),
+        "passing": request(operation, operation.valid if shown.fix is None else shown.fix.call),
+        "renderedMessage": shown.violation.text,
+        "lastVerified": None,
+    }
+
+
+def request(operation: Operation, call: Call) -> dict[str, Any]:
+    """A call as the body of a diagnosis request."""
+    return {"operation": operation.name, "arguments": arguments_json(call)}
+
+
+def provenance(fault: Fault) -> dict[str, str]:
+    """Where each field comes from: written here, computed, or read off the package's source."""
+    upstream = "derived" if fault.own else "extracted"
+    found = (
+        dict.fromkeys(AUTHORED, "authored")
+        | dict.fromkeys(DERIVED, "derived")
+        | dict.fromkeys(EXTRACTED, upstream)
+    )
+    return dict(sorted(found.items()))
+
+
+def lifecycle(fault: Fault) -> dict[str, Any]:
+    """Versions of the package that are known to raise it, the pinned commit counting as one."""
+    versions = [site["version"] for site in sites(fault)]
+    return {
+        "status": "active",
+        "firstSeen": versions[0] if versions else None,
+        "lastSeen": versions[-1] if versions else None,
+        "priorWordings": [],
+    }

@@ -1,0 +1,213 @@
+"""Calls as Python that a user of torch would write: what builds the tensors, then the call.
+
+An argument that is no tensor and no plain value brings `to_python(name)`: the lines that define that name.
+A call whose function takes its arguments in another form brings `to_call(function)`: the call's own text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from math import isfinite
+from typing import Any, Protocol, runtime_checkable
+
+from kernels.call import Call
+from kernels.dtypes import DType
+from kernels.registry import Operation
+from kernels.spec import Shape, TensorSpec, row_major
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
+
+WIDTH = 100
+"""Columns; a longer call has one argument a line."""
+
+DRAWN = (DType.BF16, DType.F16, DType.F32, DType.F64)
+"""Types in which torch draws normal values; the others are converted to."""
+
+
+@runtime_checkable
+class Scripted(Protocol):
+    """An argument that knows the lines which define it, such as a checkpoint file to write."""
+
+    def to_python(self, name: str, /) -> str:
+        """Python lines, imports included, after which `name` holds the argument."""
+
+
+@runtime_checkable
+class Invoked(Protocol):
+    """A call that knows how upstream's function is called with its arguments."""
+
+    def to_call(self, function: str, /) -> str:
+        """The call as an expression of the names that the arguments were defined under."""
+
+
+def python_call(
+    function: str, call: Call, *, device: str = "cuda", fill: Mapping[str, Values] | None = None
+) -> str:
+    """Lines that build the call's arguments and call `function`; `device` stands for the caller's GPU."""
+    lines = _definitions(call, device, fill or {})
+    return "\n".join([*lines.values(), invocation(function, call)])
+
+
+def before_after(operation: Operation, example: Call, fixed: Call, *, show: Collection[str] = ()) -> str:
+    """The failing and the passing call, reduced to the arguments that differ and those in `show`."""
+    before = _definitions(example, "cuda", {})
+    after = _definitions(fixed, "cuda", {})
+    sections = []
+    for title, call, own, other in (("before", example, before, after), ("after", fixed, after, before)):
+        lines = [line for name, line in own.items() if name in show or line != other.get(name)]
+        sections.append(
+            "\n".join([f"# {title}", *lines, invocation(operation.function or operation.name, call)])
+        )
+    return "\n".join(sections)
+
+
+def reproduction(operation: Operation, call: Call) -> str:
+    """A script that makes this call on upstream's function: run it where the package is installed."""
+    function = operation.function or operation.name
+    return "\n".join(
+        [
+            "import torch",
+            "",
+            f"from {operation.module} import {function}",
+            "",
+            python_call(function, call, fill=operation.fill(call)),
+            "",
+        ]
+    )
+
+
+def invocation(function: str, call: Call) -> str:
+    """The call itself: leading arguments by position, the others by name, defaults left out."""
+    if isinstance(call, Invoked):
+        return call.to_call(function)
+    arguments, unbroken = [], True
+    for index, (name, value) in enumerate(call.stated()):
+        unbroken = unbroken and index < call.positional and call.arguments()[index].name == name
+        written = name if isinstance(value, (TensorSpec, Scripted)) else literal(value)
+        arguments.append(written if unbroken else f"{name}={written}")
+    line = f"{function}({', '.join(arguments)})"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"{function}(", *(f"    {argument}," for argument in arguments), ")"])
+
+
+def literal(value: Any) -> str:
+    """A plain value as Python source."""
+    if isinstance(value, DType):
+        return f"torch.{value.torch_name}"
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value}")'
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
+
+
+def tensor(spec: TensorSpec, values: Values | None = None, device: str = "cuda") -> str:
+    """An expression that builds the tensor; without values its elements are left uninitialised.
+
+    A view is written as the slice it most likely is: of wider rows, of a buffer's tail, of an expanded row.
+    """
+    values = spec.values or values
+    where = f'dtype=torch.{spec.dtype}, device="{_placed(spec.device, device)}"'
+    if spec.is_default:
+        return _dense(spec.shape, spec.dtype, values, where)
+    if values is None:
+        return _view(spec, None, where)
+    if isinstance(values, (Zeros, Ones, Full)):
+        return _view(spec, values, where)
+    dense = _dense(spec.shape, spec.dtype, values, where)
+    return f"{_view(spec, None, where)}.copy_({dense})"
+
+
+def _definitions(call: Call, device: str, fill: Mapping[str, Values]) -> dict[str, str]:
+    """Argument → the statement that defines it, for those that are not written in the call itself."""
+    lines = {}
+    for name, value in call.stated():
+        if isinstance(value, TensorSpec):
+            lines[name] = f"{name} = {tensor(value, fill.get(name), device)}"
+        elif isinstance(value, Scripted):
+            lines[name] = value.to_python(name)
+    return lines
+
+
+def _placed(own: str, device: str) -> str:
+    """The device to write: `device` in place of the caller's GPU, its index kept where it is a GPU too."""
+    kind, _, index = own.partition(":")
+    if kind != "cuda" or device == "cuda":
+        return own
+    return device if not index or not device.startswith("cuda") else f"cuda:{index}"
+
+
+def _sizes(shape: Shape) -> str:
+    return ", ".join(map(str, shape)) if shape else "()"
+
+
+def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str:
+    device = where.rpartition(", ")[2]
+    cast = "" if dtype is DType.F32 else f".to(torch.{dtype})"
+    viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
+    match values:
+        case None:
+            return f"torch.empty({_sizes(shape)}, {where})"
+        case Zeros():
+            return f"torch.zeros({_sizes(shape)}, {where})"
+        case Ones():
+            return f"torch.ones({_sizes(shape)}, {where})"
+        case Full(value=value):
+            return f"torch.full({shape}, {literal(value)}, {where})"
+        case Arange(start=start, step=step):
+            ramp = f"torch.arange({_count(shape)}, {device})"
+            scaled = ramp if step == 1 else f"{ramp} * {literal(step)}"
+            moved = scaled if start == 0 else f"{scaled} + {literal(start)}"
+            return f"({moved}){viewed}.to(torch.{dtype})"
+        case Randint(low=low, high=high):
+            drawn = f"torch.randint({low}, {max(high, low + 1)}, {shape}, {device})"
+            return drawn if dtype is DType.I64 else f"{drawn}.to(torch.{dtype})"
+        case Randn(mean=mean, std=std):
+            plain = (mean, std) == (0, 1)
+            drawn = f"torch.randn({_sizes(shape)}, {where if plain and dtype in DRAWN else device})"
+            if plain:
+                return drawn if dtype in DRAWN else drawn + cast
+            moved = f"{drawn} * {literal(std)}" + (f" + {literal(mean)}" if mean else "")
+            return f"({moved}){cast}"
+        case Listed():
+            elements = list(values.flat()) or [0]
+            repeats = -(-_count(shape) // len(elements))
+            repeated = f".repeat({repeats})" if repeats > 1 else ""
+            cut = f"[:{_count(shape)}]" if repeats * len(elements) != _count(shape) else ""
+            return f"torch.tensor({elements}, {where}){repeated}{cut}{viewed}"
+
+
+def _view(spec: TensorSpec, values: Zeros | Ones | Full | None, where: str) -> str:
+    """A tensor of this layout: a slice of a dense buffer where that gives it, else by its strides."""
+
+    def buffer(*shape: int) -> str:
+        return _dense(shape, spec.dtype, values, where)
+
+    shape, strides, offset = spec.shape, spec.strides, spec.offset
+    if len(shape) >= 2 and strides[-1] == 1 and shape[-1] <= strides[-2] - offset and shape[-1] < strides[-2]:
+        wider = (*shape[:-1], strides[-2])
+        if strides == row_major(wider):
+            return f"{buffer(*wider)}[..., {offset or ''}:{offset + shape[-1]}]"
+    if strides == row_major(shape):
+        viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
+        return f"{buffer(offset + spec.numel)}[{offset}:]{viewed}"
+    narrow = tuple(1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
+    if (
+        offset == 0
+        and 0 in strides
+        and all(
+            wanted == stride or stride == 0 for wanted, stride in zip(row_major(narrow), strides, strict=True)
+        )
+    ):
+        return f"{buffer(*narrow)}.expand({_sizes(shape)})"
+    if values is None and offset == 0:
+        return f"torch.empty_strided({shape}, {strides}, {where})"
+    return f"{buffer(offset + spec.extent)}.as_strided({shape}, {strides}, {offset})"
+
+
+def _count(shape: Shape) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
