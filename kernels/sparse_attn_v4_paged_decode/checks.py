@@ -9,11 +9,7 @@ from typing import Self
 from kernels.checking import Check, Fix, aside
 from kernels.dtypes import DType, Torch
 from kernels.registry import Operation
-from kernels.sparse_attn_v4_paged_decode.python_errors import (
-    AFTER_CHECKS,
-    KvScalesIsNotATensor,
-    PoolHasNoWidth,
-)
+from kernels.sparse_attn_v4_paged_decode.python_errors import AFTER_CHECKS, PoolHasNoWidth
 from kernels.sparse_attn_v4_paged_decode.signature import (
     FP8,
     GROUP,
@@ -170,7 +166,6 @@ class ScalesDtype(Check[SparseCall]):
     looks_at = ("kv_scales.dtype",)
     requires = "kv_scales float32"
     category = "dtype"
-    premises = (KvScalesIsNotATensor,)
     got: Torch
 
     @classmethod
@@ -255,7 +250,7 @@ class ScalesShape(Check[SparseCall]):
     looks_at = ("kv_scales.shape", "unified_kv.shape")
     requires = "kv_scales of shape (P, D / 64)"
     category = "shape"
-    premises = (KvScalesIsNotATensor, PoolHasNoWidth)
+    premises = (PoolHasNoWidth,)
     got: Shape
     slots: int
     groups: int
@@ -370,7 +365,6 @@ STAGES = (
     QNotGpu,
     QDtype,
     KvNotFp8,
-    KvScalesIsNotATensor,
     ScalesDtype,
     PoolHasNoWidth,
     DGroup,

@@ -14,46 +14,12 @@ from kernels.checking import Check, Fix, Given, aside
 from kernels.dtypes import DType
 from kernels.sparse_attn_v4_paged_decode.signature import QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
-from kernels.values import Full
 
 
 class PythonError(Check[SparseCall]):
     """Raised by Python or torch on upstream's behalf."""
 
     pythons_own = True
-
-
-@dataclass(frozen=True)
-class KvScalesIsNotATensor(PythonError):
-    """A single factor, as other attention functions take, has no dtype to look at."""
-
-    raises = AttributeError
-    message = "'{got}' object has no attribute 'dtype'"
-    reason = "kv_scales is a {got}; it must be a float32 tensor with one scale for each 64 columns of a slot"
-    looks_at = ("kv_scales",)
-    requires = "kv_scales a tensor, or absent"
-    category = "type"
-    got: str
-
-    @classmethod
-    def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        if call.kv_scales is not None and not isinstance(call.kv_scales, TensorSpec):
-            yield cls(type(call.kv_scales).__name__)
-
-    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
-        if call.unified_kv.ndim != 2:
-            return
-        scales = TensorSpec(call.scale_shape, DType.F32, device=call.unified_kv.device)
-        factor = call.kv_scales
-        if isinstance(factor, (int, float)):
-            scales = TensorSpec(scales.shape, scales.dtype, device=scales.device, values=Full(float(factor)))
-        yield Fix(
-            f"Expand it to a float32 tensor {list(scales.shape)}", call.replace(kv_scales=scales), safe=True
-        )
-
-    @classmethod
-    def example(cls) -> SparseCall:
-        return QUANTIZED.replace(kv_scales=0.5)
 
 
 @dataclass(frozen=True)
@@ -308,7 +274,7 @@ def _pool_as_wide_as_q(call: SparseCall) -> Iterator[Fix[SparseCall]]:
     held = call.unified_kv.numel
     fits = held % width == 0
     changed = call.with_tensor("unified_kv", shape=(max(held // width, 1), width))
-    if isinstance(call.kv_scales, TensorSpec) and call.kv_scales.shape != changed.scale_shape:
+    if call.kv_scales is not None and call.kv_scales.shape != changed.scale_shape:
         changed = changed.with_scales()
     yield Fix(
         f"{'Reshape' if fits else 'Allocate'} the pool as {list(changed.unified_kv.shape)}",

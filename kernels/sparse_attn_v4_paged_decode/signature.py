@@ -103,15 +103,14 @@ def fill(call: SparseCall) -> Mapping[str, Values]:
     slots = call.unified_kv.shape[0] if call.unified_kv.ndim else 0
     tokens = max(call.kv_indptr.numel - 1, 1)
     listed = call.kv_indices.numel if slots else 0
-    quantized = isinstance(call.kv_scales, TensorSpec)
     values: dict[str, Values] = {
         "q": Randn(std=0.5, seed=1),
-        "unified_kv": Randn(std=64.0 if quantized else 0.5, seed=2),
+        "unified_kv": Randn(std=64.0 if call.kv_scales is not None else 0.5, seed=2),
         "kv_indices": Randint(0, max(slots, 1), seed=3),
         "kv_indptr": Arange(0, listed // tokens),
         "attn_sink": Randn(seed=4),
     }
-    if isinstance(call.kv_scales, TensorSpec):
+    if call.kv_scales is not None:
         # From 1/256 to twice that, every group its own, so that a scale taken from the wrong place shows.
         values["kv_scales"] = Arange(2.0**-8, 2.0**-8 / max(prod(call.kv_scales.shape), 1))
     return values

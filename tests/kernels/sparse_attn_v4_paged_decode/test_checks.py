@@ -219,12 +219,6 @@ FAILING = {
         "tuple index out of range",
         ("pool_has_no_width", "pool_has_no_dimensions"),
     ),
-    "scales a number": Failing(
-        QUANTIZED.replace(kv_scales=0.5),
-        AttributeError,
-        "'float' object has no attribute 'dtype'",
-        ("kv_scales_is_not_a_tensor",),
-    ),
     "scale a word": Failing(
         VALID.replace(softmax_scale="x"),
         ValueError,
