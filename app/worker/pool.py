@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures.process import BrokenProcessPool
 from importlib.util import find_spec
 from typing import Any
 
@@ -66,6 +67,7 @@ class WorkerPool:
 
     def _launch(self) -> None:
         """Start the processes and ask the first one who it is."""
+        self.failure = ""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["app.worker.preload"])
         memory = BASE_MEMORY + COPIES * int(self._settings.max_tensor_bytes)
@@ -105,6 +107,13 @@ class WorkerPool:
         except FutureTimeout:
             limit = self._settings.run_timeout
             return Outcome("timed-out", detail=f"the run took longer than {limit:g} s and was ended")
+        except BrokenProcessPool:
+            # A worker died between jobs, killed from outside; pebble gives the whole pool up then.
+            await asyncio.to_thread(self._end)
+            self._starting = asyncio.create_task(asyncio.to_thread(self._launch))
+            raise PoolBusy("the workers were lost and are starting again") from None
+        except process.Unprepared as error:
+            raise PoolBusy(f"the worker did not start: {error}") from None
         except ProcessExpired as error:
             return Outcome("crashed", detail=_how_it_ended(error.exitcode))
         finally:

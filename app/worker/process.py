@@ -21,20 +21,40 @@ CONTEXT_LOST = 86
 _state: dict[str, Any] = {}
 
 
+class Unprepared(RuntimeError):
+    """This process cannot run operations; the message says why."""
+
+
 def initialise(choice: str, memory: int) -> None:
     """Prepare this process: `choice` is auto, cpu or cuda; `memory` limits a CPU worker's address space,
     bytes.
 
-    On a CPU, Triton's interpreter is corrected and must pass its self-test. Raises when the device asked
-    for is absent.
+    A failure is kept and told by `hello`: raised here it would break the pool without a word.
     """
     # A run that overruns sits in native code: only the default action ends it at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _state["device"] = _prepare(choice, memory)
+    except Exception as error:  # noqa: BLE001 (whatever it is, `hello` reports it)
+        _state["failure"] = str(error) or type(error).__name__
+
+
+def hello() -> Worker:
+    """Who this worker is; raises Unprepared where it cannot work."""
+    if "failure" in _state:
+        raise Unprepared(_state["failure"])
+    return Worker(_device(None), _environment())
+
+
+def _prepare(choice: str, memory: int) -> str:
+    """Choose the device and import every operation; on a CPU Triton's interpreter is corrected and must pass
+    its self-test.
+    """
     import torch
 
     cuda = choice != "cpu" and torch.cuda.is_available()
     if choice == "cuda" and not cuda:
-        raise RuntimeError("FAULTBOOK_DEVICE is cuda and torch sees no CUDA device")
+        raise Unprepared("FAULTBOOK_DEVICE is cuda and torch sees no CUDA device")
     if not cuda:
         # Workers share the host with the service: one thread each keeps it responsive.
         torch.set_num_threads(1)
@@ -45,16 +65,13 @@ def initialise(choice: str, memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
     for operation in operations().values():
         import_module(f"kernels.{folder_of(operation)}.op")
-    _state["device"] = "cuda" if cuda else "cpu"
-
-
-def hello() -> Worker:
-    """Who this worker is."""
-    return Worker(_device(None), _environment())
+    return "cuda" if cuda else "cpu"
 
 
 def run(job: Job) -> Outcome:
     """Run one job: the guarded function on fresh tensors, then the reference on equal ones."""
+    if "failure" in _state:
+        raise Unprepared(_state["failure"])
     operation = operations()[job.operation]
     runner = import_module(f"kernels.{folder_of(operation)}.op").RUNNERS[job.operation]
     common = {

@@ -64,6 +64,13 @@ def pool(loop: Loop) -> Iterator[WorkerPool]:
     loop(made.stop())
 
 
+def worker_of(pool: WorkerPool) -> int:
+    """Process id of the pool's only worker."""
+    assert pool._pool is not None
+    (worker,) = pool._pool._pool_manager.worker_manager.workers
+    return int(worker)
+
+
 def run(loop: Loop, pool: WorkerPool, call: Any) -> Outcome:
     return loop(pool.run(Job(NAME, call)))
 
@@ -91,19 +98,32 @@ def test_a_run_over_its_time_is_ended_and_the_next_one_runs(loop: Loop, pool: Wo
 
 def test_a_killed_worker_is_a_crash_of_its_own_job_only(loop: Loop, pool: WorkerPool) -> None:
     run(loop, pool, VALID)
-    assert pool._pool is not None
-    (worker,) = pool._pool._context.workers.values() if hasattr(pool._pool._context.workers, "values") else ()
 
     async def killed() -> Outcome:
         job = asyncio.ensure_future(pool.run(Job(NAME, LONG)))
         await asyncio.sleep(0.5)
-        os.kill(worker.pid, signal.SIGKILL)
+        os.kill(worker_of(pool), signal.SIGKILL)
         return await job
 
     outcome = loop(killed())
     assert outcome.ending == "crashed"
     assert "signal 9" in outcome.detail
     assert run(loop, pool, VALID).agrees
+
+
+def test_a_worker_killed_between_jobs_is_replaced(loop: Loop, pool: WorkerPool) -> None:
+    run(loop, pool, VALID)
+    os.kill(worker_of(pool), signal.SIGKILL)
+
+    async def until_it_runs() -> Outcome:
+        for _ in range(100):
+            try:
+                return await pool.run(Job(NAME, VALID))
+            except PoolBusy:
+                await asyncio.sleep(0.1)
+        raise AssertionError("no worker came back")
+
+    assert loop(until_it_runs()).agrees
 
 
 def test_too_much_memory_is_said_and_survived(loop: Loop, pool: WorkerPool) -> None:
