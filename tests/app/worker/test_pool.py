@@ -79,13 +79,16 @@ def test_a_valid_call_runs_the_kernel_and_agrees_with_the_reference(loop: Loop, 
     outcome = run(loop, pool, VALID)
     assert (outcome.ending, outcome.implementation, outcome.agrees) == ("returned", "triton", True)
     assert {output.name: output.elements for output in outcome.outputs} == {"output_q": 1024, "output_s": 8}
-    assert outcome.device is not None and outcome.device.emulated
-    assert pool.worker is not None and pool.worker.environment.torch == outcome.environment.torch
+    assert outcome.device is not None
+    assert outcome.device.emulated
+    assert pool.worker is not None
+    assert pool.worker.environment.torch == outcome.environment.torch
 
 
 def test_the_guard_of_the_real_function_raises_what_the_check_says(loop: Loop, pool: WorkerPool) -> None:
     outcome = run(loop, pool, PACKED.without("scale_ue8m0"))
-    assert outcome.ending == "raised" and outcome.raised is not None
+    assert outcome.ending == "raised"
+    assert outcome.raised is not None
     assert outcome.raised.error_class == "ValueError"
     assert outcome.raised.message == "int32-packed scale buffers require scale_ue8m0=True"
     assert outcome.raised.check == "packed_scales_without_ue8m0"

@@ -1,0 +1,274 @@
+"""POST /api/diagnose through HTTP, with a real worker: verdicts, fixes that were run again, and bad
+requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from kernels.call import arguments_json
+from kernels.registry import operations
+
+CONTRACT_EXAMPLE = {
+    "operation": "per_token_group_quant",
+    "arguments": {
+        "input": {"shape": [16, 7168], "dtype": "bfloat16"},
+        "output_q": {"shape": [16, 7168], "dtype": "float8_e4m3fn"},
+        "output_s": {"shape": [16, 14], "dtype": "int32", "strides": [1, 16]},
+        "group_size": 128,
+        "scale_ue8m0": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    """A service with one CPU worker."""
+    with TestClient(create_app(Settings(device="cpu", run_timeout=30))) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def checker() -> Iterator[TestClient]:
+    """A service without a worker."""
+    with TestClient(create_app(Settings(workers=0))) as made:
+        yield made
+
+
+def diagnose(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
+    response = client.post("/api/diagnose", json=body)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def failed(answer: dict[str, Any]) -> list[str]:
+    return [check["id"] for check in answer["checks"] if check["status"] == "failed"]
+
+
+@pytest.mark.parametrize("level", ["checks", "run"])
+def test_the_contracts_example_is_rejected_in_upstreams_words_and_repaired(
+    client: TestClient, level: str
+) -> None:
+    answer = diagnose(client, {**CONTRACT_EXAMPLE, "level": level})
+    assert answer["verdict"] == "rejected"
+    assert answer["raised"] == {
+        "errorClass": "ValueError",
+        "message": "int32-packed scale buffers require scale_ue8m0=True",
+        "recordId": "402df144293dfbb6",
+        "atCheck": "packed_scales_without_ue8m0",
+    }
+    assert failed(answer) == ["packed_scales_without_ue8m0"]
+    first = answer["fixes"][0]
+    assert first["edits"] == [{"argument": "scale_ue8m0", "attribute": "value", "from": False, "to": True}]
+    assert first["safe"]
+    assert first["level"] == ("matches-reference" if level == "run" else "checks-pass")
+    assert answer["disagreement"] is None
+
+
+def test_a_fix_that_was_run_passes_when_it_is_asked_for(client: TestClient) -> None:
+    answer = diagnose(client, {**CONTRACT_EXAMPLE, "level": "run"})
+    for fix in answer["fixes"]:
+        again = diagnose(
+            client, {"operation": answer["operation"], "arguments": fix["arguments"], "level": "run"}
+        )
+        assert again["verdict"] == "passed"
+        assert again["run"]["outputs"]
+
+
+def test_a_run_says_where_and_how_well(client: TestClient) -> None:
+    answer = diagnose(client, {"operation": "per_token_group_quant", "level": "run"})
+    assert answer["verdict"] == "passed"
+    run = answer["run"]
+    assert run["device"] == {"name": "cpu", "capability": None, "emulated": True}
+    assert run["implementation"] == "triton"
+    assert {output["name"] for output in run["outputs"]} == {"output_q", "output_s"}
+    assert run["maxAbsError"] <= run["tolerance"]["atol"] or all(
+        output["within"] for output in run["outputs"]
+    )
+    assert answer["environment"]["torch"]
+    assert any("emulates" in sentence for sentence in answer["assumed"])
+    assert any(sentence.startswith("input = ") for sentence in answer["assumed"])
+
+
+@pytest.mark.parametrize("name", list(operations()))
+def test_every_operation_runs_its_valid_call(client: TestClient, name: str) -> None:
+    operation = operations()[name]
+    body = {"operation": name, "arguments": arguments_json(operation.valid), "level": "run"}
+    answer = diagnose(client, body)
+    assert (answer["verdict"], failed(answer), answer["disagreement"]) == ("passed", [], None)
+    implementation = answer["run"]["implementation"]
+    assert implementation == ("reference" if operation.reference_only else "triton")
+
+
+@pytest.mark.parametrize(
+    ("name", "identifier"),
+    [(name, check.id()) for name, found in operations().items() for check in found.checks if check.example()],
+)
+def test_every_example_is_refused_by_the_real_function_as_the_checks_say(
+    client: TestClient, name: str, identifier: str
+) -> None:
+    check = operations()[name].check(identifier)
+    assert check is not None
+    example = check.example()
+    assert example is not None
+    body = {"operation": name, "arguments": arguments_json(example)}
+    checked = diagnose(client, {**body, "level": "checks"})
+    assert identifier in failed(checked)
+    if sum(tensor.storage_bytes for _, tensor in example.tensors()) > 1 << 30:
+        return
+    run = diagnose(client, {**body, "level": "run"})
+    assert run["disagreement"] is None
+    assert run["raised"] == checked["raised"]
+    assert run["verdict"] == checked["verdict"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"input": {"shape": [1_000_000, 1_000_000], "dtype": "bfloat16"}},
+        {"input": {"shape": [4, 256], "dtype": "bf16", "strides": [0, 1]}},
+        {"input": {"shape": [4, 256], "dtype": "bf16", "strides": [128, 1]}},
+        {"input": {"shape": [0, 0], "dtype": "bf16"}},
+        {"input": {"shape": [], "dtype": "bf16"}},
+        {"input": {"shape": [2**63 - 1] * 3, "dtype": "bf16"}},
+        {"input": "torch.bfloat16[4,256]", "group_size": "128"},
+        {"input": "bf16[4,256]", "group_size": 2**200},
+        {"input": "bf16[4,256]", "scale_ue8m0": 7, "fuse_silu_and_mul": None},
+        {"input": "bf16[4,256]", "group_size": -128},
+        {"input": "BF16[4,256]", "silu_and_mul_mode": "\u0000\u202e<script>"},
+    ],
+)
+def test_unusual_calls_are_diagnosed(client: TestClient, arguments: dict[str, Any]) -> None:
+    for level in ("checks", None):
+        answer = diagnose(
+            client, {"operation": "per_token_group_quant", "arguments": arguments, "level": level}
+        )
+        assert answer["verdict"] in ("passed", "rejected")
+        for fix in answer["fixes"]:
+            body = {"operation": "per_token_group_quant", "arguments": fix["arguments"], "level": "checks"}
+            assert diagnose(client, body)["verdict"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        ({}, ["/operation"]),
+        ([], [""]),
+        ({"operation": 3}, ["/operation"]),
+        ({"operation": "per_token_group_quant", "extra": 1}, ["/extra"]),
+        ({"operation": "per_token_group_quant", "level": "deep"}, ["/level"]),
+        ({"operation": "per_token_group_quant", "target": "sm90; rm"}, ["/target"]),
+        ({"operation": "per_token_group_quant", "seed": -1}, ["/seed"]),
+        ({"operation": "per_token_group_quant", "arguments": []}, ["/arguments"]),
+        (
+            {"operation": "per_token_group_quant", "arguments": {"input": {"shape": [-1], "dtype": "bf16"}}},
+            ["/arguments/input/shape/0"],
+        ),
+        (
+            {"operation": "per_token_group_quant", "arguments": {"input": {"shape": "4", "dtype": "bf17"}}},
+            ["/arguments/input/shape", "/arguments/input/dtype"],
+        ),
+        ({"operation": "per_token_group_quant", "arguments": {"input": "bf16[4"}}, ["/arguments/input"]),
+        ({"operation": "per_token_group_quant", "arguments": {"input": 5}}, ["/arguments/input"]),
+        ({"operation": "per_token_group_quant", "arguments": {"in/put": 5}}, ["/arguments/in~1put"]),
+        ({"operation": "per_token_group_quant", "arguments": {"group_size": [1]}}, ["/arguments/group_size"]),
+        (
+            {"operation": "per_token_group_quant", "arguments": {"out_dtype": "fp99"}},
+            ["/arguments/out_dtype"],
+        ),
+        (
+            {
+                "operation": "per_token_group_quant",
+                "arguments": {"input": {"shape": [4], "dtype": "bf16", "strides": [1, 2]}},
+            },
+            ["/arguments/input"],
+        ),
+        (
+            {
+                "operation": "per_token_group_quant",
+                "arguments": {"input": {"shape": [4], "dtype": "bf16", "values": {"kind": "exec"}}},
+            },
+            ["/arguments/input/values"],
+        ),
+        (
+            {
+                "operation": "per_token_group_quant",
+                "arguments": {"input": {"shape": [1] * 65, "dtype": "bf16"}},
+            },
+            ["/arguments/input/shape"],
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_listed_with_pointers(
+    checker: TestClient, body: Any, pointers: list[str]
+) -> None:
+    response = checker.post("/api/diagnose", json=body)
+    assert response.status_code == 422
+    assert response.headers["content-type"] == "application/problem+json"
+    assert [fault["pointer"] for fault in response.json()["errors"]] == pointers
+
+
+def test_an_unknown_operation_is_not_found(checker: TestClient) -> None:
+    response = checker.post("/api/diagnose", json={"operation": "os.system"})
+    assert (response.status_code, response.json()["status"]) == (404, 404)
+
+
+def test_too_large_a_run_is_refused_and_the_checks_are_not(client: TestClient) -> None:
+    body = {
+        "operation": "per_token_group_quant",
+        "arguments": {"input": {"shape": [1_000_000, 1_000_192], "dtype": "bfloat16"}},
+    }
+    assert client.post("/api/diagnose", json={**body, "level": "run"}).status_code == 413
+    answer = diagnose(client, body)
+    assert answer["level"] == "checks"
+    assert any("level checks" in sentence for sentence in answer["assumed"])
+
+
+def test_a_run_without_a_worker_is_unsupported_and_still_checked(checker: TestClient) -> None:
+    answer = diagnose(checker, {"operation": "per_token_group_quant", "level": "run"})
+    assert answer["verdict"] == "unsupported"
+    assert "no worker" in answer["detail"]
+    assert diagnose(checker, {**CONTRACT_EXAMPLE, "level": "run"})["verdict"] == "rejected"
+
+
+def test_a_run_on_another_device_than_the_workers_is_unsupported(client: TestClient) -> None:
+    diagnose(client, {"operation": "per_token_group_quant", "level": "run"})
+    for choice in ({"device": "cuda"}, {"target": "sm100"}):
+        answer = diagnose(client, {"operation": "per_token_group_quant", "level": "run", **choice})
+        assert (answer["verdict"], answer["run"]) == ("unsupported", None)
+
+
+def test_beyond_loopback_runs_are_off_until_the_operator_opens_them() -> None:
+    with TestClient(create_app(Settings(host="0.0.0.0", device="cpu"))) as service:
+        answer = diagnose(service, {"operation": "per_token_group_quant", "level": "run"})
+        assert (answer["verdict"], answer["run"]) == ("unsupported", None)
+        assert diagnose(service, {"operation": "per_token_group_quant"})["level"] == "checks"
+
+
+@pytest.mark.parametrize("name", list(operations()))
+def test_an_operation_describes_itself_completely(checker: TestClient, name: str) -> None:
+    document = checker.get(f"/api/operations/{name}").json()
+    operation = operations()[name]
+    assert [check["id"] for check in document["checks"]] == [check.id() for check in operation.checks]
+    assert list(document["callSchema"]["properties"]) == [item.name for item in operation.call.arguments()]
+    assert diagnose(checker, {**document["valid"], "level": "checks"})["verdict"] == "passed"
+    for check in document["checks"]:
+        assert check["recordId"]
+        if check["example"] is None:
+            assert check["unreachable"]
+        else:
+            assert check["id"] in failed(diagnose(checker, {**check["example"], "level": "checks"}))
+
+
+def test_operations_are_listed_with_their_addresses(checker: TestClient) -> None:
+    listed = checker.get("/api/operations").json()["operations"]
+    assert [item["name"] for item in listed] == list(operations())
+    assert all(checker.get(item["url"]).status_code == 200 for item in listed)
+    assert checker.get("/api/operations/nothing").status_code == 404
