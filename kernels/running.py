@@ -94,7 +94,9 @@ def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.
     storage = raw[start : start + spec.storage_bytes].view(dtype)
     tensor = storage.as_strided(spec.shape, spec.strides, storage.storage_offset() + spec.offset)
     if values is not None and spec.numel:
-        fill_tensor(tensor, values)
+        # Elements that share memory cannot all hold values of their own: the memory is filled once, in order.
+        shared = spec.extent < spec.numel or 0 in spec.strides
+        fill_tensor(storage[spec.offset :] if shared else tensor, values)
     return tensor
 
 
