@@ -99,6 +99,15 @@ def sites(fault: Fault) -> list[dict[str, Any]]:
     return found
 
 
+def versions(fault: Fault) -> list[str]:
+    """Versions of the package known to raise it, oldest first; the pinned commit is one of them."""
+    pinned = [site.file.package.commit for site in fault.sites if site.pinned is not None]
+    released = [
+        site.file.package.version for site in fault.sites if site.released is not None or site.pinned is None
+    ]
+    return list(dict.fromkeys([*pinned, *released]))
+
+
 def check(case: Case) -> dict[str, Any]:
     """One check of one operation, with our code of it."""
     declared = case.check
@@ -159,11 +168,11 @@ def provenance(fault: Fault) -> dict[str, str]:
 
 
 def lifecycle(fault: Fault) -> dict[str, Any]:
-    """Versions of the package that are known to raise it, the pinned commit counting as one."""
-    versions = [site["version"] for site in sites(fault)]
+    """Whether upstream still raises it, and since when as far as it is known."""
+    known = versions(fault)
     return {
         "status": "active",
-        "firstSeen": versions[0] if versions else None,
-        "lastSeen": versions[-1] if versions else None,
+        "firstSeen": known[0] if known else None,
+        "lastSeen": known[-1] if known else None,
         "priorWordings": [],
     }

@@ -1,0 +1,136 @@
+"""What may be asked of the matcher, and its answers as OpenAPI shows them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.lookup.service import MATCH_LIMIT
+
+RepoName = Annotated[str, Field(max_length=500)]
+
+
+class MatchRequest(BaseModel):
+    """A pasted text: a line, a traceback or a whole log."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Annotated[str, Field(min_length=1)]
+    repo: RepoName | None = Field(None, description="only records of this repository")
+    packages: Annotated[dict[str, str], Field(max_length=500)] = Field(
+        default_factory=dict, description="installed packages and their versions"
+    )
+    limit: Annotated[int, Field(ge=1, le=100, description="most matches to answer")] = MATCH_LIMIT
+
+
+class Captured(BaseModel):
+    """What one hole of the message printed."""
+
+    name: str = Field(description="upstream's expression")
+    value: str
+    kind: Literal["dtype", "shape", "int", "float", "bool", "device", "path", "name", "text"]
+
+
+class RaiseSite(BaseModel):
+    """Where the package raises it."""
+
+    path: str
+    function: str | None
+    lines: list[int] = Field(description="its line in each version that is known")
+    exception: str
+
+
+class Span(BaseModel):
+    """Characters of the text as it was sent."""
+
+    start: int
+    end: int
+
+
+class Found(BaseModel):
+    """A record that a search found."""
+
+    id: str
+    repo: str
+    slug: str
+    code: str | None
+    message: str
+    errorClass: str
+    score: float
+    matchType: Literal["exact-code", "pattern", "fuzzy"]
+    url: str
+    captures: list[Captured]
+    site: RaiseSite | None
+    siblings: list[str]
+
+
+class SearchAnswer(BaseModel):
+    """The best records first."""
+
+    matches: list[Found]
+    datasetVersion: str
+
+
+class Matched(BaseModel):
+    """A record found in the text; score ≥ 0.8 is a match, ≥ 0.5 possible, below similar."""
+
+    id: str
+    repo: str
+    slug: str
+    errorMessage: str
+    errorClass: str
+    severity: str
+    url: str
+    matchType: Literal["exact-code", "pattern", "site", "fuzzy"]
+    score: float
+    line: int
+    span: Span
+    rendered: str = Field(description="the message with the values found, secrets redacted")
+    captures: list[Captured]
+    site: RaiseSite | None
+    siblings: list[str] = Field(description="other records with the same text")
+    versions: list[str]
+    role: Literal["root-cause", "wrapper", "secondary"]
+    count: int
+    ranks: list[int | str]
+    firstSeen: str | None
+    evidence: list[str]
+    operation: str | None
+    spec: dict[str, Any] | None = Field(description="a diagnosis request that raises it")
+
+
+class UnknownException(BaseModel):
+    """An exception in the text that belongs to no record."""
+
+    line: int
+    exception: str | None
+    message: str
+
+
+class MatchAnswer(BaseModel):
+    """What is in the text."""
+
+    hasMatch: bool
+    rootCause: int | None = Field(description="index into matches")
+    matches: list[Matched]
+    unmatched: list[UnknownException]
+    truncated: bool
+    datasetVersion: str
+
+
+class Repository(BaseModel):
+    """A repository with records."""
+
+    repo: str
+    description: str
+    errorCount: int
+    package: str
+    packageVersion: str
+
+
+class ReposAnswer(BaseModel):
+    """Every repository that has records."""
+
+    repos: list[Repository]
+    datasetVersion: str

@@ -1,0 +1,1 @@
+"""Records by id and by criteria."""

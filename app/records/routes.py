@@ -1,0 +1,109 @@
+"""GET /api/errors, /api/errors/{id} and its Markdown, /schema.json."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Annotated, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+
+from app.errors import BadRequest, Fault, InvalidRequest, NotFound, described
+from app.http.caching import Representation, json_response
+from app.http.negotiation import preferred
+from app.http.text import json_bytes
+from app.http.urls import absolute
+from app.operators import Readiness, probes
+from app.records import schemas, service
+from catalog.record import schema
+from catalog.regex import PatternSyntaxError, PatternTooCostlyError
+from catalog.store import load_catalog
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Read the catalog and index it before the first request."""
+    catalog = load_catalog()
+    _ = catalog.matcher, catalog.dataset_version
+    probes(app)["catalog"] = lambda: Readiness(
+        ready=True, detail=f"{len(catalog.records)} records, {catalog.dataset_version}"
+    )
+    yield
+
+
+router = APIRouter(tags=["records"], lifespan=lifespan)
+
+Identifier = Annotated[str, Path(description="16 lowercase hexadecimal digits", max_length=200)]
+View = Annotated[Literal["full"] | None, Query(description="full: with the key `x`, our additions")]
+
+
+@router.get(
+    "/api/errors",
+    summary="Records that fulfil criteria",
+    responses={**schemas.answer(schemas.LIST), **described(BadRequest, InvalidRequest)},
+)
+async def list_errors(request: Request, query: Annotated[schemas.RecordQuery, Query()]) -> Response:
+    catalog = load_catalog()
+    try:
+        found = catalog.select(query.filters)
+        shown, after = catalog.page(found, query.cursor, query.limit)
+    except PatternSyntaxError as error:
+        raise BadRequest(
+            f"regex: {error}.",
+            faults=[Fault("/regex", str(error), "query")],
+            members={"position": error.position},
+        ) from None
+    except PatternTooCostlyError as error:
+        raise InvalidRequest(f"regex: {error}.", faults=[Fault("/regex", str(error), "query")]) from None
+    except KeyError:
+        detail = "not a cursor of this service: take it from the Link header"
+        raise InvalidRequest(f"cursor: {detail}.", faults=[Fault("/cursor", detail, "query")]) from None
+    headers = {}
+    if after is not None:
+        following = urlencode(query.parameters(cursor=after))
+        headers["Link"] = f'<{absolute(request, "/api/errors")}?{following}>; rel="next"'
+    body = {
+        "errors": [service.summary(record) for record in shown],
+        "total": len(found),
+        "datasetVersion": catalog.dataset_version,
+    }
+    return json_response(request, json_bytes(body), headers=headers)
+
+
+@router.get(
+    "/api/errors/{record_id}.md",
+    summary="One record as Markdown",
+    responses={**schemas.answer({"type": "string"}, "text/markdown"), **described(NotFound)},
+)
+async def one_error_markdown(request: Request, record_id: Identifier) -> Response:
+    return _stored(record_id, "markdown").respond(request)
+
+
+@router.get(
+    "/api/errors/{record_id}",
+    summary="One record",
+    responses={**schemas.answer(schemas.ONE), **described(NotFound, InvalidRequest)},
+)
+async def one_error(request: Request, record_id: Identifier, view: View = None) -> Response:
+    if preferred(request, "application/json", "text/markdown") == "text/markdown":
+        return _stored(record_id, "markdown").respond(request, vary="Accept")
+    return _stored(record_id, "full" if view else "record").respond(request, vary="Accept")
+
+
+@router.get("/schema.json", summary="JSON Schema of a record", responses=schemas.answer({"type": "object"}))
+async def record_schema(request: Request) -> Response:
+    return _schema().respond(request)
+
+
+def _stored(identifier: str, form: service.Form) -> Representation:
+    found = service.representation(load_catalog(), identifier, form)
+    if found is None:
+        raise NotFound("No record has this id.")
+    return found
+
+
+@cache
+def _schema() -> Representation:
+    return Representation(json_bytes(schema()))

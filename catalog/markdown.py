@@ -1,0 +1,108 @@
+"""A record as Markdown, in the order in which the page shows it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from catalog.load import Curated, Link
+
+TITLE: Final = 60
+"""Characters of a message that stand for it in a heading or a link."""
+
+_SPECIAL: Final = re.compile(r"[\\*<>\[\]|]|(?<!\w)_|_(?!\w)|(?<=^)#", re.MULTILINE)
+
+
+def markdown(found: Curated) -> str:
+    """The whole record; links are relative to the service's root."""
+    return "\n\n".join(_blocks(found)) + "\n"
+
+
+def title(message: str) -> str:
+    """The first characters of a message, on one line."""
+    return " ".join(message.split())[:TITLE].rstrip()
+
+
+def _blocks(found: Curated) -> Iterator[str]:
+    record = found.record
+    yield f"{record.repo} · {record.severity} · {record.error_class}"
+    yield f"# {code(title(record.error_message))}"
+    yield "## Error message"
+    yield fence(record.error_message, "text")
+    if record.documentation:
+        yield "## What it means"
+        yield escape(record.documentation)
+    yield "## Source"
+    yield _source(found)
+    if record.solutions:
+        yield "## Solutions"
+        yield "\n".join(f"{number}. {escape(text)}" for number, text in enumerate(record.solutions, 1))
+    if record.example_fix:
+        yield "## Example fix"
+        yield fence(record.example_fix, "python")
+    yield from _prevention(found)
+    if record.trigger_scenarios or record.common_situations:
+        yield "## When it happens"
+        yield f"**Trigger:** {escape(record.trigger_scenarios)}"
+        yield f"**Common situations:** {escape(record.common_situations)}"
+    if found.related:
+        yield "## Related errors"
+        yield "\n".join(_link(link) for link in found.related)
+    yield (
+        f"{record.repo}@{record.analyzed_sha[:10]} ({record.analyzed_at[:10]}). "
+        f"Data as JSON: /api/errors/{record.id}"
+    )
+
+
+def _link(link: Link) -> str:
+    shown = code(title(link.record.error_message))
+    return f"- [{shown}](/api/errors/{link.record.id}.md): {escape(link.reason)}"
+
+
+def _source(found: Curated) -> str:
+    record = found.record
+    place = record.file_path if record.line_number is None else f"{record.file_path}:{record.line_number}"
+    if found.fault.own:
+        return f"Checked at {code(place)}"
+    link = (
+        f" · [view on GitHub, pinned to {record.analyzed_sha[:10]}]({record.github_url})"
+        if record.github_url
+        else ""
+    )
+    return f"Raised at {code(place)}{link}"
+
+
+def _prevention(found: Curated) -> Iterator[str]:
+    record = found.record
+    parts = (
+        ("### Check before the call", record.validation_code),
+        ("### Type guard", record.type_guard),
+        ("### Recover", record.try_catch_pattern),
+    )
+    if record.prevention_tips or any(text for _, text in parts):
+        yield "## Prevention"
+    for heading, text in parts:
+        if text:
+            yield heading
+            yield fence(text, "python")
+    if record.prevention_tips:
+        yield "\n".join(f"- {escape(tip)}" for tip in record.prevention_tips)
+
+
+def escape(text: str) -> str:
+    """Prose as it is, characters that Markdown would read otherwise escaped."""
+    return _SPECIAL.sub(lambda special: "\\" + special[0], text)
+
+
+def code(text: str) -> str:
+    """A code span, its delimiter longer than any run of backticks inside."""
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    space = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{space}{text}{space}{ticks}"
+
+
+def fence(text: str, language: str) -> str:
+    """A code block, its fence longer than any inside."""
+    ticks = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks}{language}\n{text}\n{ticks}"
