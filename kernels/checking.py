@@ -122,6 +122,7 @@ class Check(Generic[S]):
         return Origin.UPSTREAM if cls.sites or cls.pythons_own else Origin.BEYOND
 
     @classmethod
+    @cache
     def arguments(cls) -> tuple[str, ...]:
         """Arguments it reads, in the order of `looks_at`."""
         return tuple(dict.fromkeys(path.partition(".")[0] for path in cls.looks_at))
@@ -130,6 +131,11 @@ class Check(Generic[S]):
     def error_message(cls) -> str:
         """What identifies its record: the text, or the source expression of a site without one."""
         return cls.message or cls.sites[0].expression
+
+    @classmethod
+    def evaluable(cls, subject: S, /) -> bool:
+        """Whether a subject has what the check evaluates, where premises cannot tell: they hold for a whole call."""
+        return True
 
     @classmethod
     def find(cls, subject: S, /) -> Iterator[Self]:
@@ -285,7 +291,7 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]]) -> Ite
 
 
 def _evaluate(check: type[Check[Any]], subject: Any, blocked: set[type[Check[Any]]]) -> Event:
-    if not blocked.isdisjoint(check.premises):
+    if not blocked.isdisjoint(check.premises) or not check.evaluable(subject):
         return Event(check, Status.NOT_REACHED, subject)
     violations = tuple(check.find(subject))
     return Event(check, Status.FAILED if violations else Status.PASSED, subject, violations)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 from catalog.store import load_catalog
 from fastapi import APIRouter, FastAPI, Request, Response
-from pydantic import TypeAdapter, ValidationError
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
-from app.diagnose.arguments import read_arguments, schema
-from app.diagnose.service import Diagnoser, Question, complete
+from app.diagnose.arguments import schema
+from app.diagnose.questions import operation_named, parse_question
+from app.diagnose.service import Diagnoser, summaries
 from app.errors import (
     ContentTooLarge,
     InvalidRequest,
@@ -22,16 +23,13 @@ from app.errors import (
     UnsupportedMediaType,
     described,
 )
-from app.http.bodies import invalid, load_json, read_bytes
+from app.http.bodies import read_bytes
 from app.http.caching import json_response
 from app.http.metrics import metrics_of
 from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
-from kernels.registry import Operation, operations
-
-_REQUEST = TypeAdapter(schemas.DiagnoseRequest)
 
 
 @asynccontextmanager
@@ -53,16 +51,7 @@ router = APIRouter(tags=["diagnosis"], lifespan=lifespan)
 
 @router.get("/api/operations", summary="The operations that can be diagnosed")
 async def list_operations(request: Request) -> Response:
-    found = [
-        schemas.OperationSummary(
-            name=operation.name,
-            title=operation.title,
-            summary=operation.summary,
-            checks=len(operation.checks),
-            url=absolute(request, f"/api/operations/{operation.name}"),
-        )
-        for operation in operations().values()
-    ]
+    found = summaries(partial(absolute, request))
     body = {"operations": [item.model_dump(by_alias=True) for item in found]}
     return json_response(request, json_bytes(body))
 
@@ -73,7 +62,7 @@ async def list_operations(request: Request) -> Response:
     responses={200: {"model": schemas.OperationModel}, **described(NotFound)},
 )
 async def one_operation(request: Request, name: str) -> Response:
-    operation = _operation(name)
+    operation = operation_named(name)
     answer = diagnoser_of(request).describe(operation, schema(operation.call))
     return json_response(request, answer.model_dump_json(by_alias=True).encode())
 
@@ -103,37 +92,9 @@ async def diagnose(request: Request) -> Response:
     )
 
 
-def parse_question(body: bytes) -> Question:
-    """A request body as a question; InvalidRequest lists every fault, NotFound an unknown operation."""
-    value = load_json(body)
-    try:
-        envelope = _REQUEST.validate_python(value)
-        errors = []
-    except ValidationError as error:
-        envelope = None
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-    name = value.get("operation") if isinstance(value, dict) else None
-    arguments = value.get("arguments", {}) if isinstance(value, dict) else None
-    operation = _operation(name) if isinstance(name, str) else None
-    given, faults = {}, []
-    if operation is not None and isinstance(arguments, dict):
-        given, faults = read_arguments(operation.call, arguments, ("arguments",))
-    if envelope is None or operation is None or faults:
-        raise invalid(errors, value, faults)
-    call, assumed = complete(operation, given)
-    return Question(operation, call, envelope.level, envelope.device, envelope.target, envelope.seed, assumed)
-
-
 def diagnoser_of(connection: HTTPConnection) -> Diagnoser:
     """The diagnoser of the service that answers."""
     return cast(Diagnoser, connection.app.state.diagnoser)
-
-
-def _operation(name: str) -> Operation:
-    found = operations().get(name)
-    if found is None:
-        raise NotFound(f"There is no operation of this name; there are {', '.join(operations())}.")
-    return found
 
 
 def _worker_state(pool: WorkerPool) -> Readiness:

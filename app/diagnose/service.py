@@ -16,9 +16,9 @@ from app.settings import Settings, run_allowed
 from app.worker.messages import Environment, Job, Outcome
 from app.worker.pool import PoolBusy, WorkerPool
 from kernels.call import Call, arguments_json, plain
-from kernels.checking import Check, Examination, Origin
+from kernels.checking import Check, Examination, Origin, Status
 from kernels.checking import Outcome as CheckOutcome
-from kernels.registry import Operation
+from kernels.registry import Operation, operations
 from kernels.rendering import python_call, reproduction
 
 VERSION = version("faultbook")
@@ -49,6 +49,7 @@ class Diagnoser:
         self._pool = pool
         self._record_id = record_id
         self._dataset_version = dataset_version
+        self._quiet: dict[tuple[str, type[Check[Any]], Status], schemas.CheckModel] = {}
 
     async def diagnose(self, question: Question) -> schemas.DiagnosisModel:
         """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
@@ -179,6 +180,16 @@ class Diagnoser:
         )
 
     def _check(self, operation: Operation, found: CheckOutcome) -> schemas.CheckModel:
+        """One check's row; a row without a violation is the same for every call and made once."""
+        if found.occurrences:
+            return self._row(operation, found)
+        key = (operation.name, found.check, found.status)
+        row = self._quiet.get(key)
+        if row is None:
+            row = self._quiet[key] = self._row(operation, found)
+        return row
+
+    def _row(self, operation: Operation, found: CheckOutcome) -> schemas.CheckModel:
         check = found.check
         occurrences = [
             schemas.OccurrenceModel(
@@ -238,6 +249,20 @@ class Diagnoser:
             example=None if example is None else _spec(operation, example),
             unreachable=check.unreachable or None,
         )
+
+
+def summaries(address: Callable[[str], str]) -> list[schemas.OperationSummary]:
+    """Every operation in one line; `address` makes a path one to hand out."""
+    return [
+        schemas.OperationSummary(
+            name=operation.name,
+            title=operation.title,
+            summary=operation.summary,
+            checks=len(operation.checks),
+            url=address(f"/api/operations/{operation.name}"),
+        )
+        for operation in operations().values()
+    ]
 
 
 def complete(operation: Operation, given: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
