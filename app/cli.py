@@ -77,7 +77,7 @@ def main() -> NoReturn:
             str(problem.detail), *(f"{fault.pointer or '/'}: {fault.detail}" for fault in problem.faults)
         )
         sys.exit(Exit.USAGE if problem.status < 500 else Exit.UNSUPPORTED)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (the last resort: an exit code instead of a traceback)
         show = getattr(error, "show", None)
         if show is not None:  # a usage error of the parser
             show(file=sys.stderr)
@@ -301,7 +301,8 @@ def _show_matches(answer: dict[str, Any]) -> None:
             out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
     for missed in answer["unmatched"]:
         out.print(
-            f"no record  line {missed['line']}  {escape(missed['exception'] or '')}: {escape(missed['message'])}"
+            f"no record  line {missed['line']}  "
+            f"{escape(missed['exception'] or '')}: {escape(missed['message'])}"
         )
 
 

@@ -128,7 +128,10 @@ def test_a_loop_finishes_an_item_before_the_next_and_keeps_one_row_a_check() -> 
     examination = examine(STAGES, Sum((3, 12, 13)))
     assert examination.raised == TooLarge(12, 10, 2)
     rows = {outcome.check: outcome for outcome in examination.outcomes}
-    assert [found.violation for found in rows[TooLarge].occurrences] == [TooLarge(12, 10, 2), TooLarge(13, 10, 3)]
+    assert [found.violation for found in rows[TooLarge].occurrences] == [
+        TooLarge(12, 10, 2),
+        TooLarge(13, 10, 3),
+    ]
     assert [found.violation for found in rows[Odd].occurrences] == [Odd(3)]
 
 
@@ -185,7 +188,10 @@ def test_one_and_true_are_different_values() -> None:
 
 def test_arguments_at_their_defaults_are_not_written() -> None:
     call = Sum((1, 2), out=TensorSpec((2,), DType.I64, offset=1))
-    assert arguments_json(call) == {"rows": [1, 2], "out": {"shape": [2], "dtype": "int64", "strides": [1], "offset": 1}}
+    assert arguments_json(call) == {
+        "rows": [1, 2],
+        "out": {"shape": [2], "dtype": "int64", "strides": [1], "offset": 1},
+    }
 
 
 def test_holes_are_opaque_and_keep_their_conversion() -> None:

@@ -62,7 +62,13 @@ def test_every_type_is_torchs_of_the_same_name_and_width(dtype: DType) -> None:
 
 
 def test_types_have_the_short_names_people_write() -> None:
-    names = {"bf16": DType.BF16, "fp16": DType.F16, "fp32": DType.F32, "fp8_e4m3": DType.F8_E4M3FN, "U8": DType.U8}
+    names = {
+        "bf16": DType.BF16,
+        "fp16": DType.F16,
+        "fp32": DType.F32,
+        "fp8_e4m3": DType.F8_E4M3FN,
+        "U8": DType.U8,
+    }
     assert {name: DType.parse(name) for name in names} == names
 
 

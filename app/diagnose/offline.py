@@ -1,0 +1,43 @@
+"""Diagnosis without a server: the command line's door to the same service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.diagnose.arguments import schema
+from app.diagnose.questions import operation_named, parse_question
+from app.diagnose.service import Diagnoser, summaries
+from app.settings import Settings, load
+from app.worker.pool import WorkerPool
+from catalog.store import load_catalog
+
+
+async def diagnose_body(body: bytes) -> dict[str, Any]:
+    """The answer that POST /api/diagnose would give; workers are started only for level run."""
+    question = parse_question(body)
+    settings = load(host="127.0.0.1", workers=1 if question.level == "run" else 0)
+    pool = WorkerPool(settings)
+    pool.start()
+    try:
+        answer = await _diagnoser(settings, pool).diagnose(question)
+    finally:
+        await pool.stop()
+    return answer.model_dump(by_alias=True, mode="json")
+
+
+def operation_list() -> dict[str, Any]:
+    """The answer of GET /api/operations."""
+    return {"operations": [item.model_dump(by_alias=True) for item in summaries(lambda path: path)]}
+
+
+def operation_document(name: str) -> dict[str, Any]:
+    """The answer of GET /api/operations/{name}."""
+    operation = operation_named(name)
+    settings = load(workers=0)
+    answer = _diagnoser(settings, WorkerPool(settings)).describe(operation, schema(operation.call))
+    return answer.model_dump(by_alias=True, mode="json")
+
+
+def _diagnoser(settings: Settings, pool: WorkerPool) -> Diagnoser:
+    catalog = load_catalog()
+    return Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version)
