@@ -19,6 +19,8 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from catalog import commit
+
 PREFIX = "FAULTBOOK_"
 _MEBIBYTE = 1024 * 1024
 
@@ -71,6 +73,14 @@ class Settings(BaseSettings):
     )
     open: bool = Field(
         False, description="Allow level `run` when listening beyond loopback, where anybody could use it."
+    )
+
+    # Read by catalog.commit, which works without these settings too; here it is named, explained and checked.
+    commit: str = Field(
+        "",
+        pattern="^([0-9a-f]{40})?$",
+        description="Commit this installation was built from, which records of our own checks name; "
+        "empty: the checkout's.",
     )
 
     @field_validator("public_url")
@@ -170,7 +180,8 @@ message that names it. Written by `python -m app.settings`; a test keeps it curr
 
 Listening beyond loopback without `{variable("open")}` switches level `run` off: checks and look-ups stay
 available to everybody, running kernels does not. `{variable("public_url")}` may hold the prefix of
-`{variable("root_path")}` or leave it out.
+`{variable("root_path")}` or leave it out. `{commit.VARIABLE}` is no choice: an image carries in it the commit
+that it was built from.
 """
 
 
