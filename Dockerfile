@@ -10,6 +10,7 @@
 # TORCH_INDEX   package index for torch alone
 # PIP_CERT      where the build finds a certificate bundle, for a proxy that re-signs; mount it with
 #               `--secret id=ca,src=bundle.pem --build-arg PIP_CERT=/run/secrets/ca`: neither stays in the image
+# FAULTBOOK_COMMIT   $(git rev-parse HEAD): the commit that records of our own checks link to
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS base
@@ -86,6 +87,8 @@ CMD ["serve"]
 
 FROM runtime AS service
 COPY --from=service-build /opt/faultbook /opt/faultbook
+ARG FAULTBOOK_COMMIT
+ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001
 
 FROM runtime AS worker
@@ -101,4 +104,6 @@ RUN apt-get update \
 ENV TRITON_CACHE_DIR=/var/lib/faultbook/triton \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=worker-build /opt/faultbook /opt/faultbook
+ARG FAULTBOOK_COMMIT
+ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001

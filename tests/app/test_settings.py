@@ -80,6 +80,7 @@ def test_an_unknown_variable_is_warned_about_with_the_nearest_name(
 def test_only_unknown_variables_with_our_prefix_are_reported() -> None:
     assert unknown_variables({variable(name): "" for name in Settings.model_fields}) == []
     assert unknown_variables({"faultbook_port": "1", "PATH": "/bin"}) == []
+    assert unknown_variables({"FAULTBOOK_COMMIT": "0" * 40}) == []  # what an image says of itself
     (sentence,) = unknown_variables({"FAULTBOOK_ZZZZ": "1"})
     assert "did you mean" not in sentence
 
