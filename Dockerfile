@@ -69,10 +69,7 @@ FROM base AS runtime
 RUN groupadd --gid 10001 faultbook \
     && useradd --uid 10001 --gid 10001 --home-dir /var/lib/faultbook --no-create-home --shell /usr/sbin/nologin faultbook \
     && install -d -o 10001 -g 10001 /var/lib/faultbook
-# The commit that is built, 40 hexadecimal digits: the image holds no history to read it from.
-ARG COMMIT=
 ENV PATH=/opt/faultbook/bin:$PATH \
-    FAULTBOOK_COMMIT=$COMMIT \
     FAULTBOOK_HOST=0.0.0.0 \
     FAULTBOOK_PORT=8000 \
     FAULTBOOK_DATA=/var/lib/faultbook

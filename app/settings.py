@@ -19,8 +19,6 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from catalog import commit
-
 PREFIX = "FAULTBOOK_"
 _MEBIBYTE = 1024 * 1024
 
@@ -180,8 +178,7 @@ message that names it. Written by `python -m app.settings`; a test keeps it curr
 
 Listening beyond loopback without `{variable("open")}` switches level `run` off: checks and look-ups stay
 available to everybody, running kernels does not. `{variable("public_url")}` may hold the prefix of
-`{variable("root_path")}` or leave it out. `{commit.VARIABLE}` is no choice: an image carries in it the commit
-that it was built from.
+`{variable("root_path")}` or leave it out.
 """
 
 
