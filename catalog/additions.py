@@ -58,18 +58,22 @@ def additions(fault: Fault, related: Iterable[tuple[str, str]]) -> dict[str, Any
 
 
 def match(fault: Fault) -> dict[str, Any]:
-    """How to find it in a text. `regex` takes a whole message, with or without a launcher's prefix."""
+    """How to find it in a text; a site without a text has nothing to be found by.
+
+    `regex` is searched for in a message, with or without a launcher's prefix; one that ends in a hole is
+    anchored there, for a lazy hole would stop after one character. The prefix counts among the literals.
+    """
+    if fault.textless:
+        return {"regex": None, "literals": [], "captures": [], "literalWeight": 0}
+    template = fault.template
+    whole = Template.parse(LAUNCHER_PREFIX + fault.message) if fault.prefixed else template
     prefix = PREFIX_PATTERN if fault.prefixed else ""
-    whole = (
-        Template.parse(LAUNCHER_PREFIX + fault.message)
-        if fault.prefixed and not fault.textless
-        else fault.template
-    )
+    end = "" if template.segments[-1] else "$"
     return {
-        "regex": None if fault.textless else f"{prefix}{fault.template.pattern}$",
-        "literals": [] if fault.textless else list(whole.literals),
+        "regex": f"{prefix}{template.pattern}{end}",
+        "literals": list(whole.literals),
         "captures": [asdict(captured) for captured in fault.captures],
-        "literalWeight": 0 if fault.textless else whole.literal_weight,
+        "literalWeight": whole.literal_weight,
     }
 
 
