@@ -1,0 +1,61 @@
+"""sparse_attn_v4_paged_decode on live tensors: upstream's checks, then the reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.dtypes import DType
+from kernels.live import Guard
+from kernels.running import Arguments, Outputs, Runner, Tolerance
+from kernels.sparse_attn_v4_paged_decode import reference
+from kernels.sparse_attn_v4_paged_decode.checks import STAGES
+from kernels.sparse_attn_v4_paged_decode.signature import SparseCall
+
+_guard = Guard(SparseCall, STAGES)
+
+
+def sparse_attn_v4_paged_decode(
+    q: Tensor,
+    unified_kv: Tensor,
+    kv_indices: Tensor,
+    kv_indptr: Tensor,
+    attn_sink: Tensor,
+    softmax_scale: float,
+    kv_scales: Tensor | None = None,
+    kv_splits: int | None = None,
+) -> Tensor:
+    """Attention of each token over its own list of pool slots; [T, H, D] like q. No input is changed.
+
+    Arguments are those of SparseCall, on one CUDA device. Raises what upstream raises; where upstream would
+    read outside the pool or its index lists, an error of Python's or torch's own. `kv_splits` divides the
+    work among programs and changes the result by rounding alone, so the reference has no use for it.
+    """
+    _guard(locals())
+    with torch.no_grad():
+        return reference.decode(q, unified_kv, kv_indices, kv_indptr, attn_sink, softmax_scale, kv_scales)
+
+
+def _outputs(_: Arguments, returned: Tensor) -> Outputs:
+    return {"out": returned}
+
+
+def _reference(arguments: Arguments) -> Outputs:
+    inputs = {name: value for name, value in arguments.items() if name != "kv_splits"}
+    return {"out": reference.decode(**inputs)}
+
+
+def tolerance(_: str, call: SparseCall) -> Tolerance:
+    """About two steps of the result's type: sums are formed in another order."""
+    return Tolerance(atol=1e-3, rtol=2e-3) if call.q.dtype is DType.F16 else Tolerance(atol=5e-3, rtol=1.6e-2)
+
+
+RUNNERS = {
+    "sparse_attn_v4_paged_decode": Runner(
+        function=sparse_attn_v4_paged_decode,
+        outputs=_outputs,
+        reference=_reference,
+        tolerance=tolerance,
+        implementation="reference",
+    )
+}
