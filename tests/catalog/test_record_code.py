@@ -1,4 +1,4 @@
-"""The code in the GPU operations' records is run: it refuses every failing example and nothing that works."""
+"""GPU operations' records: their code is run, and refuses every failing example and nothing that works."""
 
 from __future__ import annotations
 
@@ -105,6 +105,15 @@ def compiled(name: str, key: str) -> CodeType:
 
 def written(key: str) -> list[str]:
     return [name for name in records() if path_of(name).is_file() and getattr(page(name), key) is not None]
+
+
+@pytest.mark.parametrize("name", written("documentation"))
+def test_a_page_is_neither_thin_nor_endless(name: str) -> None:
+    prose = page(name)
+    assert 2 <= len(prose.tags) <= 6
+    assert 2 <= len(prose.solutions) <= 4
+    assert 1 <= len(prose.tips) <= 3
+    assert 2 <= len(prose.related) <= 5
 
 
 @pytest.mark.parametrize("name", list(records()))
