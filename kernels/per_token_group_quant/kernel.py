@@ -7,8 +7,9 @@ Division is Triton's plain `/` (the GPU's approximate one): on Hopper the codes 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import triton
@@ -26,7 +27,7 @@ INFINITY = tl.constexpr(float("inf"))
 FP16_OVERFLOW_EXPONENT = tl.constexpr(127 - 16)
 
 
-@triton.jit(do_not_specialize=["rows", "groups", "group_tiles"])
+@triton.jit(do_not_specialize=["rows", "groups"])
 def per_token_group_quant_kernel(
     input_ptr,
     output_q_ptr,
@@ -34,7 +35,6 @@ def per_token_group_quant_kernel(
     masked_m_ptr,
     rows,
     groups,
-    group_tiles,
     input_expert_stride,
     input_row_stride,
     output_q_expert_stride,
@@ -54,6 +54,7 @@ def per_token_group_quant_kernel(
     input_type: tl.constexpr = input_ptr.dtype.element_ty
     to_int8: tl.constexpr = output_q_ptr.dtype.element_ty == tl.int8
 
+    group_tiles = tl.cdiv(groups, GROUPS)
     row_tile = tl.program_id(0) // group_tiles
     first_group = (tl.program_id(0) - row_tile * group_tiles) * GROUPS
     first_row = row_tile * ROWS
@@ -148,24 +149,23 @@ def launch(
     if rows == 0 or experts == 0 or groups == 0:
         return
     tile = choose_tile(rows, groups, group_size, packed=scale_ue8m0, interpreted=input.device.type == "cpu")
-    group_tiles = triton.cdiv(groups, tile.groups)
+    programs = triton.cdiv(rows, tile.rows) * triton.cdiv(groups, tile.groups)
     flags = _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked_m is not None)
-    with torch.cuda.device(input.device) if input.is_cuda else nullcontext():
-        per_token_group_quant_kernel[(triton.cdiv(rows, tile.rows) * group_tiles, experts)](
+    with _current(input.device):
+        per_token_group_quant_kernel[programs, experts](
             input,
             output_q,
             output_s,
             masked_m,
             rows,
             groups,
-            group_tiles,
             *_strides(input)[:2],
             *_strides(output_q)[:2],
             *_strides(output_s),
             group_size,
             tile.rows,
             tile.groups,
-            **flags,
+            *flags.values(),
             num_warps=tile.warps,
         )
 
@@ -205,7 +205,7 @@ def variant(
 
 
 def _flags(scale_ue8m0: bool, fuse_silu_and_mul: bool, mode: str, *, masked: bool) -> dict[str, bool]:
-    """The kernel's switches."""
+    """The kernel's switches, in the order of its parameters."""
     return {
         "UE8M0": scale_ue8m0,
         "SILU": fuse_silu_and_mul,
@@ -214,23 +214,31 @@ def _flags(scale_ue8m0: bool, fuse_silu_and_mul: bool, mode: str, *, masked: boo
     }
 
 
+@lru_cache(maxsize=4096)
 def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interpreted: bool = False) -> Tile:
     """The tile for a problem of `rows` rows (an expert) of `groups` groups.
 
-    On a GPU: about 4096 elements, 16 a thread, which keeps enough loads in flight to fill HBM; the groups are
-    the power of two that leaves the fewest lanes idle. Packed scales need whole words of four groups. The
-    interpreter pays per program, not per element: its tiles are as large as the problem, within reason.
+    On a GPU: 1024 elements, 32 a thread; many one-warp programs kept HBM fuller than few large ones
+    (docs/measurements.md). The groups are the power of two that leaves the fewest lanes idle, but at least
+    128 elements of a row, so that accesses stay contiguous; packed scales need whole words of four groups.
+    The interpreter pays per program, not per element: its tiles are as large as the problem, within reason.
     """
-    fewest = 4 if packed else 1
+    fewest = max(4 if packed else 1, 128 // group_size)
     if interpreted:
         return Tile(
             rows=_power_of_two(min(rows, 64)), groups=_power_of_two(max(fewest, min(groups, 64))), warps=4
         )
-    most = max(fewest, 1024 // group_size)
-    options = [1 << power for power in range(most.bit_length()) if fewest <= 1 << power <= most]
+    options = [1 << power for power in range(7) if fewest <= 1 << power <= max(fewest, 1024 // group_size)]
     best = min(options, key=lambda option: (triton.cdiv(groups, option) * option, -option))
-    tile_rows = min(max(1, 4096 // (best * group_size)), _power_of_two(rows))
-    return Tile(rows=tile_rows, groups=best, warps=max(1, min(8, tile_rows * best * group_size // 512)))
+    tile_rows = min(max(1, 1024 // (best * group_size)), _power_of_two(rows))
+    return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * best * group_size // 1024))
+
+
+def _current(device: torch.device) -> AbstractContextManager[None]:
+    """Makes the tensors' GPU current: Triton launches on the current one, wherever its arguments are."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def _strides(tensor: Tensor) -> tuple[int, int, int]:

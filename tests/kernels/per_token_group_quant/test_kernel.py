@@ -126,9 +126,9 @@ def test_the_tile_covers_the_row_with_few_idle_lanes(kernel: ModuleType) -> None
         for group_size in (16, 32, 64, 128, 256):
             for packed in (False, True):
                 tile = kernel.choose_tile(4096, groups, group_size, packed=packed)
-                assert tile.rows * tile.groups * group_size <= 8192
+                elements = tile.rows * tile.groups * group_size
+                assert elements == tile.warps * 1024
                 assert not packed or tile.groups % 4 == 0
+                assert tile.groups * group_size >= 128
                 covered = -(-groups // tile.groups) * tile.groups
-                assert covered - groups < (4 if packed else 1)
-                # A warp of 32 threads must not have fewer than 4 elements each.
-                assert tile.rows * tile.groups * group_size >= tile.warps * 128
+                assert covered - groups < max(4 if packed else 1, 128 // group_size)
