@@ -134,7 +134,7 @@ class Check(Generic[S]):
 
     @classmethod
     def evaluable(cls, subject: S, /) -> bool:
-        """Whether a subject has what the check evaluates, where premises cannot tell: they hold for a whole call."""
+        """Whether a subject has what the check evaluates; premises hold for a whole call and cannot tell."""
         return True
 
     @classmethod

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,53 @@ class Listed:
 
 
 Values = Randn | Zeros | Ones | Full | Arange | Randint | Listed
+
+MAX_NESTING = 64
+"""Lists within lists that `read_values` takes: torch's limit on dimensions."""
+
+_KINDS: dict[Any, Any] = {
+    field.default: generator
+    for generator in (Randn, Zeros, Ones, Full, Arange, Randint, Listed)
+    for field in fields(generator)
+    if field.name == "kind"
+}
+_WHOLE = ("low", "high", "seed")
+
+
+def read_values(value: Any) -> Values:
+    """Read a generator's JSON form, `{"kind": "full", "value": 1}`; raises ValueError."""
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ValueError(f"expected an object whose kind is one of {', '.join(_KINDS)}")
+    generator = _KINDS[kind]
+    known = {field.name: field for field in fields(generator)}
+    unknown = ", ".join(sorted(set(value) - set(known)))
+    if unknown:
+        raise ValueError(f"kind {kind} has no member {unknown[:80]}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in value]
+    if missing:
+        raise ValueError(f"kind {kind} needs {', '.join(missing)}")
+    return generator(**{name: _member(name, item) for name, item in value.items()})  # type: ignore[no-any-return]
+
+
+def _member(name: str, item: Any) -> Any:
+    if name == "kind" or (name == "seed" and item is None):
+        return item
+    if name == "data":
+        if not isinstance(item, list):
+            raise ValueError("data is a list of numbers")
+        return _elements(item, MAX_NESTING)
+    if type(item) is int or (name not in _WHOLE and isinstance(item, (int, float))):
+        return item
+    raise ValueError(f"{name} is a {'whole ' if name in _WHOLE else ''}number")
+
+
+def _elements(items: list[Any], nesting: int) -> tuple[object, ...]:
+    if nesting == 0:
+        raise ValueError(f"data is nested deeper than {MAX_NESTING} lists")
+    if not all(isinstance(item, (int, float, list)) for item in items):
+        raise ValueError("data is a list of numbers")
+    return tuple(_elements(item, nesting - 1) if isinstance(item, list) else item for item in items)
 
 
 def bounds(values: Values | None, shape: tuple[int, ...]) -> tuple[float | int, float | int] | None:

@@ -16,6 +16,7 @@ from app.errors import Fault
 from app.http.bodies import pointer, resolve
 from app.http.text import scrub
 from kernels.call import Argument, Call
+from kernels.checkpoint import FaultyMembers
 from kernels.dtypes import DType
 from kernels.spec import MAX_DIMENSIONS, TensorSpec
 from kernels.values import Values
@@ -92,16 +93,6 @@ def read_arguments(
         except ValueError as error:
             faults.append(Fault(pointer(place), scrub(str(error))))
     return values, faults
-
-
-class FaultyMembers(ValueError):
-    """Raised by an argument class's `from_json`: (JSON pointer within the value, what is wrong) for each
-    fault.
-    """
-
-    def __init__(self, faults: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{where or '/'}: {what}" for where, what in faults))
-        self.faults = faults
 
 
 def _value(parameter: Argument, value: Any) -> Any:

@@ -106,8 +106,8 @@ class Diagnoser:
         return wanted, ""
 
     def _bytes(self, operation: Operation, call: Call) -> int:
-        """Storage that a call's tensors take."""
-        return sum(tensor.storage_bytes for _, tensor in call.tensors())
+        """Storage that a call's tensors take, those of a checkpoint too."""
+        return sum(getattr(value, "storage_bytes", 0) for _, value in call.stated())
 
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
