@@ -33,11 +33,11 @@ class Repair:
 def search(operation: Operation, call: Call, examination: Examination) -> list[Repair]:
     """Repairs of a call, fewest edits first, safe before unsafe; each was examined and passes."""
     budget = [MAX_EVALUATIONS]
-    found: dict[Call, Repair] = {}
+    found: dict[str, Repair] = {}
     for fix in _fixes(examination):
         repair = _completed(operation, call, fix, budget)
-        if repair is not None and repair.edits and repair.call not in found:
-            found[repair.call] = repair
+        if repair is not None and repair.edits:
+            found.setdefault(_written(repair.call), repair)
         if budget[0] <= 0:
             break
     ranked = sorted(found.values(), key=lambda repair: (len(repair.edits), not repair.safe))
@@ -55,11 +55,11 @@ def _fixes(examination: Examination) -> Iterator[Fix[Call]]:
 def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[int]) -> Repair | None:
     """`fix`, then the first fix of whatever still fails, until nothing does; None when that leads nowhere."""
     titles, notes, safe = [fix.title], [fix.note], fix.safe
-    current, seen = fix.call, {call}
+    current, seen = fix.call, {_written(call)}
     for _ in range(MAX_CHAIN):
-        if current in seen or budget[0] <= 0:
+        if _written(current) in seen or budget[0] <= 0:
             return None
-        seen.add(current)
+        seen.add(_written(current))
         budget[0] -= 1
         examination = operation.examine(current)
         following = next(_fixes(examination), None) if examination.rejected else None
@@ -73,3 +73,8 @@ def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[in
         return None
     title = titles[0] + "".join(f"; {later[0].lower()}{later[1:]}" for later in titles[1:])
     return Repair(title, current, call.edits_to(current), safe, "; ".join(dict.fromkeys(filter(None, notes))))
+
+
+def _written(call: Call) -> str:
+    """What tells calls apart: 128 and 128.0 are equal as values and different as arguments."""
+    return repr(call)

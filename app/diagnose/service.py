@@ -66,11 +66,11 @@ class Diagnoser:
             else:
                 outcome = await self._run(question, call)
         repairs = fix_search.search(operation, call, examination)
-        runs = {}
+        runs: list[Outcome | None] = [None] * len(repairs)
         if outcome is not None:
-            for repair in repairs:
+            for index, repair in enumerate(repairs):
                 if self._bytes(operation, repair.call) <= self._settings.max_tensor_bytes:
-                    runs[repair.call] = await self._run(question, repair.call)
+                    runs[index] = await self._run(question, repair.call)
         return self._answer(question, level, examination, outcome, obstacle, repairs, runs, assumed)
 
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
@@ -123,7 +123,7 @@ class Diagnoser:
         outcome: Outcome | None,
         obstacle: str,
         repairs: list[Repair],
-        runs: Mapping[Call, Outcome],
+        runs: list[Outcome | None],
         assumed: list[str],
     ) -> schemas.DiagnosisModel:
         operation = question.operation
@@ -138,7 +138,9 @@ class Diagnoser:
             verdict=_verdict(level, examination, outcome, obstacle),
             raised=self._raised(operation, examination, outcome),
             checks=[self._check(operation, found) for found in examination.outcomes],
-            fixes=[_fix(operation, question.call, repair, runs.get(repair.call)) for repair in repairs],
+            fixes=[
+                _fix(operation, question.call, repair, run) for repair, run in zip(repairs, runs, strict=True)
+            ],
             run=_run_model(outcome),
             disagreement=_disagreement(examination, outcome),
             detail=obstacle or None,

@@ -324,7 +324,7 @@ class _Aligned(LauncherCheck[QuantCall]):
         dense = call.input.contiguous()
         if dense.strides[-2] * dense.itemsize % ROW_ALIGNMENT == 0:
             yield Fix(
-                "Make the input contiguous",
+                "Copy the input into memory of its own",
                 call.replace(input=dense),
                 safe=True,
                 note="one copy of the input",

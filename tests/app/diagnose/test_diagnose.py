@@ -220,6 +220,13 @@ def test_an_unknown_operation_is_not_found(checker: TestClient) -> None:
     assert (response.status_code, response.json()["status"]) == (404, 404)
 
 
+def test_a_float_where_an_int_belongs_is_repaired_by_the_same_number(checker: TestClient) -> None:
+    arguments = {"input": "bf16[4,256]", "group_size": 128.0}
+    answer = diagnose(checker, {"operation": "per_token_group_quant", "arguments": arguments})
+    edit = answer["fixes"][0]["edits"][0]
+    assert (edit["from"], edit["to"], type(edit["to"])) == (128.0, 128, int)
+
+
 def test_too_large_a_run_is_refused_and_the_checks_are_not(client: TestClient) -> None:
     body = {
         "operation": "per_token_group_quant",
