@@ -84,7 +84,7 @@ def _catalog() -> Finding:
         catalog = load_catalog()
     except Exception as error:  # noqa: BLE001 (a broken installation is what doctor is asked about)
         return Finding("catalog", "broken", str(error), "reinstall faultbook")
-    return Finding("catalog", "ok", f"{len(catalog)} records, dataset {catalog.dataset_version}")
+    return Finding("catalog", "ok", f"{len(catalog.records)} records, dataset {catalog.dataset_version}")
 
 
 def _data_folder(folder: Path) -> Finding:
