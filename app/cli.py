@@ -64,9 +64,8 @@ VERDICTS = {
 def main() -> NoReturn:
     """The console script: every ending is one of the exit codes, and no traceback reaches the user."""
     try:
-        cli(standalone_mode=False)
-    except typer.Exit as ending:
-        sys.exit(ending.exit_code)
+        # Without its standalone mode the parser returns the code of a typer.Exit.
+        code = cli(standalone_mode=False)
     except typer.Abort:
         sys.exit(Exit.USAGE)
     except BrokenPipeError:
@@ -84,7 +83,7 @@ def main() -> NoReturn:
             sys.exit(Exit.USAGE)
         _complain(f"internal error: {type(error).__name__}: {error}")
         sys.exit(Exit.INTERNAL)
-    sys.exit(Exit.OK)
+    sys.exit(code or Exit.OK)
 
 
 @cli.command()
@@ -111,9 +110,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print one record."""
-    from catalog.store import load_catalog
-
     from app.records.service import document, markdown
+    from catalog.store import load_catalog
 
     catalog = load_catalog()
     found = catalog.get(name) or catalog.by_slug(name)
