@@ -11,7 +11,7 @@ from catalog.load import Curated, Link
 TITLE: Final = 60
 """Characters of a message that stand for it in a heading or a link."""
 
-_SPECIAL: Final = re.compile(r"[\\*<>\[\]|]|(?<!\w)_|_(?!\w)|(?<=^)#", re.MULTILINE)
+_SPECIAL: Final = re.compile(r"[\\*<>\[\]|]|(?<![^\W_])_|_(?![^\W_])|(?<=^)#", re.MULTILINE)
 
 
 def markdown(found: Curated) -> str:
