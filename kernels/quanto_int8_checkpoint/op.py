@@ -1,0 +1,208 @@
+"""quanto_int8_checkpoint on a real file: its header through upstream's checks, then one of its layers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import TensorSpec as RawTensor
+from safetensors import safe_open, serialize_file
+from torch import Tensor
+
+from kernels.call import Call
+from kernels.checking import guard
+from kernels.checkpoint import Checkpoint, Header, NameMapper
+from kernels.dtypes import DType
+from kernels.live import described, spec_of
+from kernels.quanto_int8_checkpoint import reference
+from kernels.quanto_int8_checkpoint.checks import STAGES
+from kernels.quanto_int8_checkpoint.signature import (
+    BIAS,
+    DATA,
+    SCALE,
+    Layer,
+    QuantoCall,
+    contents,
+    fill,
+)
+from kernels.running import Arguments, Outputs, Runner, Tolerance, build_tensor
+from kernels.spec import TensorSpec
+from kernels.values import Listed, Randint, Randn, Values, bounds
+
+Held = Mapping[str, tuple[Header, Values]]
+"""Tensor name → its header and what it holds."""
+
+# |a - b| <= t + t·|b| for outputs up to OUTPUT, by the type of x that everything is rounded to.
+TOLERANCES = {DType.BF16: 2e-2, DType.F16: 3e-3, DType.F32: 1e-5}
+OUTPUT = 14.0
+
+
+class WrittenFile(os.PathLike[str]):
+    """A safetensors file in a folder of its own, which goes with the last reference to it."""
+
+    def __init__(self, checkpoint: Checkpoint, held: Held) -> None:
+        folder = tempfile.mkdtemp(prefix="faultbook-")
+        weakref.finalize(self, shutil.rmtree, folder)
+        self.path = Path(folder) / "checkpoint.safetensors"
+        self.checkpoint = checkpoint
+        self.held = held
+        write(self.path, checkpoint.metadata, held)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
+def quanto_int8_checkpoint(
+    checkpoint: str | os.PathLike[str],
+    name_mapper: Mapping[str, str] | None = None,
+    x: Tensor | None = None,
+) -> tuple[frozenset[str], Tensor | None]:
+    """Inspect a safetensors file: the int8 layers' prefixes in the model, and x through one of them or None.
+
+    Only the header is read, and for x [.., K] the tensors of the first layer of K columns. Raises what
+    upstream raises; ValueError for a file that is not Quanto, where upstream returns None; the library's own
+    errors for a file that it cannot open.
+    """
+    names = None if name_mapper is None else NameMapper(name_mapper)
+    with safe_open(os.fspath(checkpoint), framework="pt") as file:
+        call = described(QuantoCall, {"checkpoint": read_header(file), "name_mapper": names, "x": x})
+        guard(STAGES, call)
+        prefixes = reference.mapped_prefixes(call)
+        assert prefixes is not None, "the checks let no other file pass"
+        layer = call.operand
+        if x is None or layer is None:
+            return prefixes, None
+        tensors = {suffix: file.get_tensor(layer.name(suffix)).to(x.device) for suffix in _operands(layer)}
+    return prefixes, reference.linear(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))
+
+
+def read_header(file: Any) -> Checkpoint:
+    """What an open file says of itself; no tensor is read."""
+    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (a handle is no mapping)
+    return Checkpoint(
+        file.metadata() or {},
+        {name: Header(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()},
+    )
+
+
+def write(path: Path, metadata: Mapping[str, str], held: Held) -> None:
+    """Write a safetensors file with the library; elements are drawn on the CPU.
+
+    Raises SafetensorError for element types that the library cannot write from Python: F6_E2M3, F6_E3M2, and
+    F4 in rows of an odd length.
+    """
+    built = {name: _elements(header, values) for name, (header, values) in held.items()}
+    raw = {
+        name: RawTensor(data_ptr=built[name].data_ptr(), data_len=header.nbytes, **_form(header))
+        for name, (header, _) in held.items()
+    }
+    serialize_file(raw, str(path), dict(metadata) or None)
+
+
+def _form(header: Header) -> dict[str, Any]:
+    """Type and shape as the library's writer takes them: torch's names, and F4 in pairs."""
+    if header.dtype == "F4" and header.shape and header.shape[-1] % 2 == 0:
+        return {"dtype": "float4_e2m1fn_x2", "shape": [*header.shape[:-1], header.shape[-1] // 2]}
+    return {"dtype": DType.parse(header.dtype).torch_name, "shape": list(header.shape)}
+
+
+def _elements(header: Header, values: Values) -> Tensor:
+    """The elements in row-major order, without a shape; zero bytes where torch has no such type."""
+    dtype = DType.parse(header.dtype)
+    if not dtype.in_torch:
+        return torch.zeros(header.nbytes, dtype=torch.uint8)
+    return build_tensor(TensorSpec((header.numel,), dtype), values, "cpu")
+
+
+def _operands(layer: Layer) -> tuple[str, ...]:
+    """Tensors that the linear takes; a bias that is not [N], which no model would load, is left out."""
+    bias = layer.tensor(BIAS)
+    return (DATA, SCALE) if bias is None or bias.shape != (layer.rows,) else (DATA, SCALE, BIAS)
+
+
+def _held(call: QuantoCall, codes: Values) -> dict[str, tuple[Header, Values]]:
+    assert isinstance(codes, Randint)
+    return {name: (header, values) for name, header, values in contents(call, codes)}
+
+
+def _build(call: Call, values: Mapping[str, Values], device: str) -> Arguments:
+    assert isinstance(call, QuantoCall)
+    file = WrittenFile(call.checkpoint, _held(call, values["checkpoint"]))
+    x = None if call.x is None else build_tensor(call.x, call.x.values or values["x"], device)
+    return {"checkpoint": file, "name_mapper": call.name_mapper, "x": x}
+
+
+def _outputs(_: Arguments, returned: tuple[frozenset[str], Tensor | None]) -> Outputs:
+    return {} if returned[1] is None else {"y": returned[1]}
+
+
+def _reference(arguments: Arguments) -> Outputs:
+    """From what the file was to hold, not from the file: a round trip that changed anything would show."""
+    x, file = arguments["x"], arguments["checkpoint"]
+    if x is None:
+        return {}
+    layer = QuantoCall(file.checkpoint, arguments["name_mapper"], spec_of(x)).operand
+    assert layer is not None, "the checks let no other activation pass"
+    tensors = {
+        suffix: _elements(*file.held[layer.name(suffix)]).reshape(_shape(layer, suffix)).to(x.device)
+        for suffix in _operands(layer)
+    }
+    return {"y": reference.linear_float32(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))}
+
+
+def _shape(layer: Layer, suffix: str) -> tuple[int, ...]:
+    header = layer.tensor(suffix)
+    assert header is not None
+    return header.shape
+
+
+def tolerance(name: str, call: QuantoCall) -> Tolerance:
+    """How far y may be from the float32 product.
+
+    TOLERANCES hold for |y| up to OUTPUT. An element near zero is off by the roundings of its terms, which
+    grow with sqrt(K) · rms(x) · rms(codes) · rms(scales); three of that is taken as the outputs' range.
+    """
+    layer = call.operand
+    assert call.x is not None and layer is not None, "the checks let no other call run"  # noqa: PT018
+    held = _held(call, fill(call)["checkpoint"])
+    reach = 3 * sqrt(call.x.shape[-1]) * _rms(call.x.values or Randn(), call.x.numel)
+    for suffix in (DATA, SCALE):
+        header, values = held[layer.name(suffix)]
+        reach *= _rms(values, header.numel)
+    allowed = TOLERANCES[call.x.dtype]
+    growth = max(1.0, reach / OUTPUT) if isfinite(reach) else 1.0
+    return Tolerance(atol=allowed * growth, rtol=allowed)
+
+
+def _rms(values: Values, count: int) -> float:
+    """Root mean square of `count` elements; of a ramp its largest magnitude."""
+    match values:
+        case Randn(mean=mean, std=std):
+            return sqrt(mean**2 + std**2)
+        case Randint(low=low, high=high):
+            return sqrt(((low + high - 1) / 2) ** 2 + ((high - low) ** 2 - 1) / 12)
+        case Listed():
+            elements = list(values.flat()) or [0]
+            return sqrt(sum(element**2 for element in elements) / len(elements))
+        case _:
+            smallest, largest = bounds(values, (count,)) or (0, 0)
+            return float(max(abs(smallest), abs(largest)))
+
+
+RUNNERS = {
+    "quanto_int8_checkpoint": Runner(
+        function=quanto_int8_checkpoint,
+        outputs=_outputs,
+        reference=_reference,
+        tolerance=tolerance,
+        implementation="reference",
+        build=_build,
+    )
+}

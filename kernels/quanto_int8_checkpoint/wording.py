@@ -1,0 +1,61 @@
+"""What violations say of a file in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kernels.quanto_int8_checkpoint.quantization_map import FORMAT, FORMAT_KEY
+from kernels.quanto_int8_checkpoint.signature import DATA, DENSE, REQUIRED, QuantoCall
+
+SHOWN = 5
+"""Names that upstream prints of each side."""
+
+
+def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:
+    """Sentences: what the metadata says, what the tensors say, and what follows."""
+    if declared is None:
+        yield f"The metadata has no {FORMAT_KEY}, so the file counts as unquantized."
+    elif FORMAT in declared.lower():
+        yield f"{FORMAT_KEY} is {short(declared)}, not {FORMAT!r} to the letter: it counts as unquantized."
+    else:
+        yield f"{FORMAT_KEY} is {short(declared)}: the file is of another format."
+    if not call.packed:
+        return
+    first = call.layer(call.packed[0])
+    more = f" and {len(call.packed) - 1} more tensors" if len(call.packed) > 1 else ""
+    yield (
+        f"Yet it has {first.name(DATA)!r}{more}, named .{DATA} as Quanto names packed weights; "
+        f"a loader will look for {first.name(DENSE)!r} and miss it."
+    )
+    if call.encoded_map is None:
+        yield "Quanto writes its map to quantization_map.json beside the file; it belongs in the metadata."
+    if not call.all_qint8:
+        other = next(layer for prefix in call.packed if not (layer := call.layer(prefix)).is_qint8)
+        yield f"Only qint8 exports are accepted, and the layer has {other.describe(*REQUIRED)}."
+
+
+def count(names: Iterable[str], one: str, many: str = "") -> str:
+    """`one 'name'` or `12 ones`."""
+    names = list(names)
+    return f"{one} {names[0]!r}" if len(names) == 1 else f"{len(names)} {many or one + 's'}"
+
+
+def short(text: str) -> str:
+    """A text in quotes, cut where it is long."""
+    return repr(text) if len(text) <= 60 else f"{text[:40]!r}… ({len(text)} characters)"
+
+
+def json_kind(value: Any) -> str:
+    """A JSON value in words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f"the text {short(value)}"
+        case list():
+            return f"a list of {len(value)}"
+        case _:
+            return f"the number {value}"
