@@ -1,0 +1,50 @@
+"""`/errors`: the records of a repository, a family, an operation or a tag."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.errors import Fault, InvalidRequest
+from app.pages.presenting import stored
+from app.records.schemas import PAGE
+from catalog.families import FAMILIES
+from catalog.store import Filters, load_catalog
+
+router = APIRouter()
+
+Word = Annotated[str, Query(max_length=500)]
+
+
+@router.get("/errors")
+async def listing(
+    request: Request,
+    repo: Word = "",
+    family: Word = "",
+    operation: Word = "",
+    tag: Word = "",
+    cursor: Word = "",
+) -> Response:
+    catalog = load_catalog()
+    asked = {"repo": repo, "family": family, "operation": operation, "tag": tag}
+    criteria = {name: value for name, value in asked.items() if value}
+    found = catalog.select(Filters(**criteria))
+    try:
+        records, after = catalog.page(found, cursor or None, PAGE)
+    except KeyError:
+        detail = "not a cursor of this service"
+        raise InvalidRequest(f"cursor: {detail}.", faults=[Fault("/cursor", detail, "query")]) from None
+    here = urlencode({**criteria, "cursor": cursor} if cursor else criteria, errors="replace")
+    following = after and urlencode({**criteria, "cursor": after}, errors="replace")
+    return stored(
+        request,
+        "errors.html",
+        twin=f"/api/errors?{here}" if here else "/api/errors",
+        criteria=criteria,
+        family=FAMILIES.get(family),
+        total=len(found),
+        records=[item.record for item in records],
+        following=following,
+    )
