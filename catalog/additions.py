@@ -43,7 +43,7 @@ DERIVED: Final = (
 
 def additions(fault: Fault, related: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """The value of `x`; `related` is (record id, reason)."""
-    shown = fault.demonstrations[0] if fault.demonstrations else None
+    shown = fault.shown
     return {
         "match": match(fault),
         "sites": sites(fault),

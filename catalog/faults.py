@@ -154,6 +154,11 @@ class Fault:
         return None if self.own else self.sites[0].file.package
 
     @cached_property
+    def shown(self) -> Demonstration | None:
+        """The first of `demonstrations`, which stands for the record."""
+        return next((found for case in self.cases if (found := demonstrate(case)) is not None), None)
+
+    @cached_property
     def demonstrations(self) -> tuple[Demonstration, ...]:
         """The examples of its checks, as evaluated."""
         return tuple(found for case in self.cases if (found := demonstrate(case)) is not None)

@@ -90,9 +90,9 @@ def error_class(fault: Fault) -> str:
 
 def example_fix(fault: Fault) -> str | None:
     """A failing call and a passing one: fixed, or the operation's valid call where no fix is declared."""
-    if not fault.demonstrations:
+    shown = fault.shown
+    if shown is None:
         return None
-    shown = fault.demonstrations[0]
     operation = shown.case.operation
     fixed = operation.valid if shown.fix is None else shown.fix.call
     return before_after(operation, shown.call, fixed, show=shown.case.check.arguments())

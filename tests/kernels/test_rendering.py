@@ -16,7 +16,7 @@ from kernels.call import Call, argument
 from kernels.dtypes import DType
 from kernels.live import dtype_of
 from kernels.registry import Operation, operations
-from kernels.rendering import Scripted, before_after, literal, python_call, reproduction, tensor
+from kernels.rendering import before_after, is_scripted, literal, python_call, reproduction, tensor
 from kernels.spec import TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
 
@@ -182,7 +182,7 @@ def test_a_literal_nan_and_a_type() -> None:
 def calls() -> Iterator[Any]:
     """Every valid call and example of the operations on tensors; those on files test what they write."""
     for operation in operations().values():
-        if any(isinstance(value, Scripted) for _, value in operation.valid.stated()):
+        if any(is_scripted(value) for _, value in operation.valid.stated()):
             continue
         yield pytest.param(operation, operation.valid, id=f"{operation.name}/valid")
         for check in operation.checks:
