@@ -1,7 +1,7 @@
 """What Python and torch raise in sparse_attn_v4_paged_decode where upstream has no check of its own.
 
-Before the kernel starts, upstream's code unpacks q's shape, picks the number of splits, converts
-softmax_scale and reads the pool's strides, in this order.
+Around its kernels, upstream's code unpacks q's shape, converts softmax_scale, reads the pool's strides and
+divides the device among the joining step's programs, in this order.
 """
 
 from __future__ import annotations
@@ -101,61 +101,6 @@ class QHasTooManyDimensions(QDimensions):
     @classmethod
     def example(cls) -> SparseCall:
         return VALID.with_tensor("q", shape=(2, 1, 16, 128))
-
-
-class DividesByZero(PythonError):
-    """The number of programs to aim for is divided by the number of (token, head) pairs."""
-
-    raises = ZeroDivisionError
-    message = "integer division or modulo by zero"
-    looks_at = ("q.shape", "kv_splits")
-    requires = "at least one token and one head, or kv_splits 1"
-    category = "values"
-
-    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
-        yield Fix("Pass kv_splits=1, which returns the empty result", call.replace(kv_splits=1), safe=True)
-
-
-@dataclass(frozen=True)
-class NothingToSplit(DividesByZero):
-    """Choosing the number of splits divides the device's room by the size of the work."""
-
-    reason = "q is {tokens} tokens of {heads} heads: with no work, the number of splits cannot be chosen"
-    tokens: int = aside()
-    heads: int = aside()
-
-    @classmethod
-    def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        tokens, heads, _ = call.q.shape
-        if call.kv_splits is None and not (tokens and heads):
-            yield cls(tokens, heads)
-
-    @classmethod
-    def example(cls) -> SparseCall:
-        return VALID.replace(
-            q=TensorSpec((0, 16, 128), DType.BF16),
-            kv_indices=TensorSpec((0,), DType.I32),
-            kv_indptr=TensorSpec((1,), DType.I32),
-        )
-
-
-@dataclass(frozen=True)
-class NothingToReduce(DividesByZero):
-    """With a number of splits given, the step that joins their results divides by the size of the work."""
-
-    reason = "q is {tokens} tokens of {heads} heads: with no work, the joining step divides by zero"
-    tokens: int = aside()
-    heads: int = aside()
-
-    @classmethod
-    def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        tokens, heads, _ = call.q.shape
-        if call.kv_splits not in (None, 1) and not (tokens and heads):
-            yield cls(tokens, heads)
-
-    @classmethod
-    def example(cls) -> SparseCall:
-        return NothingToSplit.example().replace(kv_splits=4)
 
 
 class SoftmaxScale(PythonError):
@@ -266,6 +211,39 @@ class PoolHasNoDimensions(PythonError):
         return VALID.with_tensor("unified_kv", shape=())
 
 
+@dataclass(frozen=True)
+class NothingToReduce(PythonError):
+    """The step that joins the splits divides the device by the number of (token, head) pairs."""
+
+    raises = ZeroDivisionError
+    message = "integer division or modulo by zero"
+    reason = (
+        "q is {tokens} tokens of {heads} heads: with no work, the step that joins the splits divides by zero"
+    )
+    looks_at = ("q.shape", "kv_splits")
+    requires = "at least one token and one head, or kv_splits 1"
+    category = "values"
+    tokens: int = aside()
+    heads: int = aside()
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        tokens, heads, _ = call.q.shape
+        if call.kv_splits != 1 and not (tokens and heads):
+            yield cls(tokens, heads)
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield Fix("Pass kv_splits=1, which returns the empty result", call.replace(kv_splits=1), safe=True)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(
+            q=TensorSpec((0, 16, 128), DType.BF16),
+            kv_indices=TensorSpec((0,), DType.I32),
+            kv_indptr=TensorSpec((1,), DType.I32),
+        )
+
+
 def _pool_as_wide_as_q(call: SparseCall) -> Iterator[Fix[SparseCall]]:
     """The pool's numbers as rows of q's width; scales, where given, sized to them."""
     width = call.q.shape[-1] if call.q.ndim else 0
@@ -287,7 +265,6 @@ UNPACKED = (QHasTooFewDimensions, QHasTooManyDimensions)
 
 AFTER_CHECKS = (
     *UNPACKED,
-    Given(UNPACKED, (NothingToSplit,)),
     SoftmaxScaleIsNotANumeral,
     SoftmaxScaleIsNotANumber,
     PoolHasNoSlots,

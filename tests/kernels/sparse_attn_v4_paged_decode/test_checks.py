@@ -181,7 +181,7 @@ FAILING = {
         q(DType.BF16, 0, 16, 128),
         ZeroDivisionError,
         "integer division or modulo by zero",
-        ("nothing_to_split",),
+        ("nothing_to_reduce",),
     ),
     "20 with 4 splits": Failing(
         q(DType.BF16, 0, 16, 128).replace(kv_splits=4),
@@ -193,7 +193,7 @@ FAILING = {
         q(DType.F16, 2, 0, 128).with_dtype("unified_kv", DType.F16),
         ZeroDivisionError,
         "integer division or modulo by zero",
-        ("nothing_to_split",),
+        ("nothing_to_reduce",),
     ),
     "q of 4 dimensions": Failing(
         q(DType.BF16, 2, 1, 16, 128),
@@ -372,7 +372,7 @@ def test_none_of_the_checks_is_ours_yet() -> None:
 
 def test_a_check_without_its_premise_is_not_reached() -> None:
     outcomes = {o.check.id(): o.status for o in OPERATION.examine(q(DType.BF16, 16, 128)).outcomes}
-    assert outcomes["nothing_to_split"] is Status.NOT_REACHED
+    assert outcomes["nothing_to_reduce"] is Status.NOT_REACHED
     assert outcomes["kv_dtype"] is Status.PASSED
 
 
