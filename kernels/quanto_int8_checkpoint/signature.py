@@ -258,8 +258,8 @@ def fill(call: QuantoCall) -> Mapping[str, Values]:
 def contents(call: QuantoCall, codes: Randint) -> Iterator[tuple[str, Header, Values]]:
     """(name, header, what it holds) of every tensor in the file: its described values, else by its role.
 
-    Row scales make outputs of a few units for normal activations, whatever K is. Auxiliary scales are 1, as the
-    format demands.
+    Row scales make outputs of a few units for normal activations, whatever K is. Auxiliary scales are 1, as
+    the format demands.
     """
     widths = {layer.name(SCALE): layer.columns for layer in call.layers}
     for place, (name, header) in enumerate(call.checkpoint.tensors.items()):
