@@ -85,8 +85,15 @@ class TensorSpec:
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes of storage needed to hold offset and extent."""
-        return (self.offset + self.extent) * self.itemsize
+        """Bytes of the storage that it is taken for a view of: whole strides of every dimension, since a slice
+        of wider rows has the rest of its last row behind it.
+        """
+        if self.numel == 0:
+            return self.offset * self.itemsize
+        strides = max(
+            (size * stride for size, stride in zip(self.shape, self.strides, strict=True)), default=1
+        )
+        return (self.offset + max(self.extent, strides)) * self.itemsize
 
     @property
     def is_contiguous(self) -> bool:
