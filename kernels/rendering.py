@@ -7,7 +7,8 @@ A call whose function takes its arguments in another form brings `to_call(functi
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Protocol, TypeGuard
 
@@ -18,7 +19,7 @@ from kernels.spec import Shape, TensorSpec, row_major
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
 
 WIDTH = 100
-"""Columns; a longer call has one argument a line."""
+"""Columns of a call's lines."""
 
 DRAWN = (DType.BF16, DType.F16, DType.F32, DType.F64)
 """Types in which torch draws normal values; the others are converted to."""
@@ -72,31 +73,39 @@ def before_after(operation: Operation, example: Call, fixed: Call, *, show: Coll
 def reproduction(operation: Operation, call: Call) -> str:
     """A script that makes this call on upstream's function: run it where the package is installed."""
     function = operation.function or operation.name
-    return "\n".join(
-        [
-            "import torch",
-            "",
-            f"from {operation.module} import {function}",
-            "",
-            python_call(function, call, fill=operation.fill(call)),
-            "",
-        ]
-    )
+    called = invocation(function, call)
+    passed = set(re.findall(r"\w+", called))
+    definitions = _definitions(call, "cuda", operation.fill(call)).items()
+    lines = "\n".join(line for name, line in definitions if name in passed)
+    imports = f"from {operation.module} import {function}\n"
+    if not re.search("^import torch$", lines, re.MULTILINE):
+        imports = f"import torch\n\n{imports}"
+    return f"{imports}\n{lines}\n{called}\n"
 
 
 def invocation(function: str, call: Call) -> str:
-    """The call itself: leading arguments by position, the others by name, defaults left out."""
+    """The call itself, defaults left out: leading tensors by position, whatever follows by name."""
     if is_invoked(call):
         return call.to_call(function)
     arguments, unbroken = [], True
     for index, (name, value) in enumerate(call.stated()):
-        unbroken = unbroken and index < call.positional and call.arguments()[index].name == name
-        written = name if isinstance(value, TensorSpec) or is_scripted(value) else literal(value)
+        named = isinstance(value, TensorSpec) or is_scripted(value)
+        unbroken = unbroken and named and index < call.positional and call.arguments()[index].name == name
+        written = name if named else literal(value)
         arguments.append(written if unbroken else f"{name}={written}")
     line = f"{function}({', '.join(arguments)})"
-    if len(line) <= WIDTH:
-        return line
-    return "\n".join([f"{function}(", *(f"    {argument}," for argument in arguments), ")"])
+    return line if len(line) <= WIDTH else "\n".join([f"{function}(", *_filled(arguments), ")"])
+
+
+def _filled(arguments: Iterable[str]) -> Iterator[str]:
+    """Indented lines, each as full as WIDTH allows."""
+    line = "   "
+    for argument in arguments:
+        if len(line) + len(argument) + 2 > WIDTH and line.strip():
+            yield line
+            line = "   "
+        line += f" {argument},"
+    yield line
 
 
 def literal(value: Any) -> str:

@@ -161,9 +161,21 @@ def test_a_value_that_only_equals_its_default_is_written() -> None:
     assert python_call("f", SomeCall(F32, flag=0)).endswith("f(x, flag=0)")  # type: ignore[arg-type]
 
 
-def test_a_long_call_has_one_argument_a_line() -> None:
-    lines = python_call("a_function_of_some_length", SomeCall(F32, F32, mode="x" * 80)).splitlines()
-    assert lines[2:] == ["a_function_of_some_length(", "    x,", "    y,", f'    mode="{"x" * 80}",', ")"]
+def test_a_long_call_is_filled_line_by_line() -> None:
+    call = SomeCall(F32, F32, size=7, mode="x" * 80)
+    lines = python_call("a_function_of_some_length", call).splitlines()
+    assert lines[2:] == ["a_function_of_some_length(", "    x, y, size=7,", f'    mode="{"x" * 80}",', ")"]
+
+
+def test_after_the_first_plain_value_all_arguments_have_names() -> None:
+    @dataclass(frozen=True)
+    class Mixed(Call):
+        positional: ClassVar[int] = 3
+        x: TensorSpec = argument("first")
+        eps: float = argument("a number")
+        y: TensorSpec = argument("second")
+
+    assert python_call("f", Mixed(F32, 1e-6, F32)).endswith("f(x, eps=1e-06, y=y)")
 
 
 @pytest.mark.parametrize(
