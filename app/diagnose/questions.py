@@ -10,8 +10,9 @@ from pydantic_core import ErrorDetails
 from app.diagnose import schemas
 from app.diagnose.arguments import read_arguments
 from app.diagnose.service import Question, complete
-from app.errors import Fault, NotFound
+from app.errors import Conflict, Fault, InvalidRequest, NotFound
 from app.http.bodies import invalid, load_json
+from catalog.store import Catalog
 from kernels.registry import Operation, operations
 
 _REQUEST = TypeAdapter(schemas.DiagnoseRequest)
@@ -45,3 +46,28 @@ def operation_named(name: str) -> Operation:
     if found is None:
         raise NotFound(f"There is no operation of this name; there are {', '.join(operations())}.")
     return found
+
+
+def example_question(catalog: Catalog, record_id: str, wanted: str | None) -> Question:
+    """A record's failing example as a question; `wanted` names one of its checks, else the first reachable.
+
+    NotFound for an unknown record, InvalidRequest for a check that is not the record's, Conflict where no
+    call reaches it.
+    """
+    found = catalog.get(record_id)
+    if found is None:
+        raise NotFound("There is no record of this id.")
+    cases = found.fault.cases
+    names = list(dict.fromkeys(case.check.id() for case in cases))
+    if wanted is not None and wanted not in names:
+        detail = f"not a check of this record; its checks are {', '.join(names)}"
+        raise InvalidRequest(f"check: {detail}.", faults=[Fault("/check", detail, "query")])
+    reasons = []
+    for case in cases:
+        if wanted not in (None, case.check.id()):
+            continue
+        example = case.check.example()
+        if example is not None:
+            return Question(case.operation, example, None, "auto", None, 0, ())
+        reasons.append(case.check.unreachable or "it has no example")
+    raise Conflict(f"No call reproduces this record: {reasons[0]}.")

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
 
-from catalog.store import load_catalog
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
-from app.diagnose.questions import operation_named, parse_question
-from app.diagnose.service import Diagnoser, summaries
+from app.diagnose.questions import example_question, operation_named, parse_question
+from app.diagnose.service import Diagnoser, Question, summaries
 from app.errors import (
+    Conflict,
     ContentTooLarge,
     InvalidRequest,
     NotFound,
@@ -30,6 +30,7 @@ from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
+from catalog.store import load_catalog
 
 
 @asynccontextmanager
@@ -82,7 +83,10 @@ async def one_operation(request: Request, name: str) -> Response:
     },
 )
 async def diagnose(request: Request) -> Response:
-    question = parse_question(await read_bytes(request, "application/json"))
+    return await _answered(request, parse_question(await read_bytes(request, "application/json")))
+
+
+async def _answered(request: Request, question: Question) -> Response:
     answer = await diagnoser_of(request).diagnose(question)
     metrics_of(request).diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
     return Response(
@@ -90,6 +94,19 @@ async def diagnose(request: Request) -> Response:
         media_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
+
+
+@router.post(
+    "/api/errors/{record_id}/reproduce",
+    summary="A record's own failing example, diagnosed and repaired",
+    responses={
+        200: {"model": schemas.DiagnosisModel},
+        **described(NotFound, Conflict, InvalidRequest, Unavailable),
+    },
+)
+async def reproduce(request: Request, record_id: str, check: str | None = None) -> Response:
+    question = example_question(load_catalog(), record_id, check)
+    return await _answered(request, question)
 
 
 def diagnoser_of(connection: HTTPConnection) -> Diagnoser:

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
+from catalog.store import load_catalog
 from kernels.call import arguments_json
 from kernels.registry import operations
 
@@ -279,3 +280,27 @@ def test_operations_are_listed_with_their_addresses(checker: TestClient) -> None
     assert [item["name"] for item in listed] == list(operations())
     assert all(checker.get(item["url"]).status_code == 200 for item in listed)
     assert checker.get("/api/operations/nothing").status_code == 404
+
+
+@pytest.mark.parametrize("record", [found.record.id for found in load_catalog().records])
+def test_a_record_reproduces_itself_or_says_why_not(checker: TestClient, record: str) -> None:
+    response = checker.post(f"/api/errors/{record}/reproduce")
+    if response.status_code == 409:
+        assert response.json()["detail"]
+        return
+    assert response.status_code == 200
+    failing = [check for check in response.json()["checks"] if check["status"] == "failed"]
+    assert record in {check["recordId"] for check in failing}
+
+
+def test_a_record_reproduces_through_the_worker_and_by_a_named_check(client: TestClient) -> None:
+    answer = client.post("/api/errors/402df144293dfbb6/reproduce").json()
+    assert (answer["level"], answer["verdict"], answer["fixes"][0]["level"]) == (
+        "run",
+        "rejected",
+        "matches-reference",
+    )
+    named = "/api/errors/402df144293dfbb6/reproduce?check="
+    assert client.post(named + "packed_scales_without_ue8m0").status_code == 200
+    assert client.post(named + "codes_rows").status_code == 422
+    assert client.post("/api/errors/0000000000000000/reproduce").status_code == 404

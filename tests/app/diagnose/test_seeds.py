@@ -48,8 +48,10 @@ SEEDS: dict[str, tuple[dict[str, Any], str, str]] = {
             },
         },
         "ValueError",
-        "MXFP8 fused decode prologue requires interleaved K/V scale buffers with shape (2, 1, 32, 4, 4), "
-        "got (1, 1, 32, 4, 4) and (2, 1, 32, 4, 4).",
+        (
+            "MXFP8 fused decode prologue requires interleaved K/V scale buffers with shape (2, 1, 32, 4, 4), "
+            "got (1, 1, 32, 4, 4) and (2, 1, 32, 4, 4)."
+        ),
     ),
     "3018da578aab5d5a": (
         {
