@@ -57,7 +57,7 @@ def infer_kind(expr: str, format_spec: str = "") -> str:
 class Template:
     """A message cut at its holes.
 
-    `segments[i]` is the literal before hole i, the last one the literal after the last hole; any may be empty.
+    `segments[i]` is the literal before hole i, the last one what follows the last hole; any may be empty.
     """
 
     message: str

@@ -1,0 +1,254 @@
+"""What was pasted, with everything that is not the message blanked out in place.
+
+Every step keeps the length: one byte per character of the pasted text, so an offset found here is an offset
+there. Blanks are NUL (colours, line prefixes) or SOH (the backslash of an escape, so that an escaped quote
+stays known as one); the key domain drops both."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from html import unescape
+from itertools import accumulate, compress
+from typing import Final
+
+from catalog.template import DROPPED, LOWER
+
+SMALL: Final = 1 << 18
+"""Up to this many characters a text is examined whole; of a longer one only the pieces that promise
+something."""
+PIECE: Final = 1 << 14
+CHUNK: Final = 1 << 20
+"""Most characters examined at a time."""
+OVERLAP: Final = 1 << 13
+"""Characters a chunk looks beyond its end: the longest message found whole across a cut."""
+REACH: Final = 4096
+"""How far a line is followed to either side of a place; keeps all work per hit constant."""
+
+_BLOCK: Final = 512
+_KEPT: Final = bytes(b not in DROPPED for b in range(256))
+_ANSI: Final = re.compile(
+    rb"\x1b(?:\[[0-9;?]{0,32}[ -/]{0,2}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])"
+)
+# The same sequences after a log shipper printed the escape character as text, or lost it.
+_ANSI_TEXT: Final = re.compile(rb"(?:\\u001[bB]|\\x1[bB]|\\0?33|\^\[|\?)\[[0-9;]{0,32}m")
+_ANSI_REST: Final = re.compile(rb"\[[0-9;]{1,32}m")
+# A path with a drive letter keeps its backslashes.
+_ESCAPE: Final = re.compile(
+    rb"(?<![A-Za-z0-9_])[A-Za-z]:\\[\w.\\ -]{1,200}|(?<!\\)\\{1,8}+(u[0-9a-fA-F]{4}|[nrt\"'/])"
+)
+_ESCAPED: Final = {b"n": b"\n", b"r": b"\x00", b"t": b"\t"}
+_ENTITY: Final = re.compile(rb"&#(?:[0-9]{1,5}|x[0-9a-fA-F]{1,4});")
+_ENTITIES: Final = {
+    b"&quot;": b'"',
+    b"&apos;": b"'",
+    b"&lt;": b"<",
+    b"&gt;": b">",
+    b"&nbsp;": b" ",
+    b"&amp;": b"&",
+}
+
+_QUOTES: Final = re.compile(rb"\x01?[\"'`]")
+_LEVEL: Final = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
+_DATE: Final = rb"\d{4}-\d\d-\d\d[T ,]\d\d:\d\d:\d\d[^\n\]| ]{0,20}"
+_TIME: Final = rb"(?:\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
+# Each alternative is one part that a logger, launcher or test runner puts before a line. Nothing is tried
+# twice (`+` after a repetition), so a line costs its length at most.
+_PREFIX: Final = re.compile(
+    rb"(?:[\x00 ]*+(?:"
+    rb"[(][\w.:-]{1,80} pid=\d{1,10}(?:, ip=[\w.:]{1,45})?[)]"  # Ray, vLLM workers
+    rb"|\[(?:" + _DATE + rb"(?: [A-Z]{2}\d+){0,6}\]"  # time and sglang's ranks
+    rb"|" + _TIME + rb"\]|" + _LEVEL + rb"\]:?|[\w./-]{1,160}+:\d{1,6}\]:?"  # time, level, origin
+    rb"|(?:rank|default|worker)?\d{1,5}\]:|\d{1,4},\d{1,4}\]<std(?:err|out)>:)"  # torchrun, mpirun
+    rb"|" + _DATE + rb":?|" + _TIME + rb"|\d{1,4}:(?= )"  # time; srun
+    rb"|[A-Z](?:(?<=[IWEF])\d{4} " + _TIME + rb" +\d{1,10}(?= )"  # glog
+    rb"|[a-z]{2} [ \d]\d " + _TIME + rb" [\w.-]{1,64} [\w.-]{1,64}+(?:\[\d{1,10}\])?:)"  # syslog
+    rb"|" + _LEVEL + rb"(?::[\w.]{1,80}+:|:| -|(?=[\x00 |]))"
+    rb"|- (?:[\w.]{1,100}+ - )?(?=" + _LEVEL + rb")"  # logging's usual format
+    rb"|[\w./-]{1,160}+(?:(?::[\w.<>]{1,60}+)?:\d{1,6}(?:\]| -)| {1,24}\|(?= ))"  # origins; compose
+    rb"|\|(?= )|[E>](?=   )|(?:> ?){1,16}+(?=[^ >])"  # CI tables, loguru; pytest; quoted mail
+    rb")){1,10}"
+)
+
+
+def _blank(found: re.Match[bytes]) -> bytes:
+    return b"\x00" * len(found[0])
+
+
+def _escape(found: re.Match[bytes]) -> bytes:
+    code = found[1]
+    if code is None:
+        return found[0]
+    char = _ESCAPED.get(code, code)
+    if code[:1] == b"u":
+        char = chr(int(code[1:], 16)).encode("latin-1", "replace")
+    return char.rjust(len(found[0]), b"\x01")
+
+
+def _entity(found: re.Match[bytes]) -> bytes:
+    return unescape(found[0].decode("ascii"))[:1].encode("latin-1", "replace").rjust(len(found[0]), b"\x00")
+
+
+def _unprefixed(line: bytes) -> bytes:
+    found = _PREFIX.match(line)
+    return line if found is None else b"\x00" * found.end() + line[found.end() :]
+
+
+def clean(text: str) -> bytes:
+    """The text without colours, escapes, entities and carriage returns; same length, see above."""
+    data = text.encode("latin-1", "replace")
+    if b"\x1b" in data:
+        data = _ANSI.sub(_blank, data)
+    if _ANSI_REST.search(data):
+        data = _ANSI_TEXT.sub(_blank, data)
+    if b"\\" in data:
+        if b"\\\\" not in data and b":\\" not in data:
+            # Nothing nested and no path with a drive letter: the common case, at a copy's cost.
+            for code in b"nrt\"'/":
+                char = bytes((code,))
+                data = data.replace(b"\\" + char, b"\x01" + _ESCAPED.get(char, char))
+        data = _ESCAPE.sub(_escape, data)
+    if b"&" in data:
+        data = _ENTITY.sub(_entity, data)
+        for entity, char in _ENTITIES.items():
+            data = data.replace(entity, char.rjust(len(entity), b"\x00"))
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\x00\n").replace(b"\r", b"\n")
+    return data
+
+
+def without_prefixes(data: bytes) -> bytes:
+    """Cleaned text with what stands before the message of each line blanked; same length."""
+    return b"\n".join(map(_unprefixed, data.split(b"\n")))
+
+
+def key(data: bytes) -> bytes:
+    """Cleaned text in the key domain."""
+    return data.translate(LOWER, DROPPED)
+
+
+class Chunk:
+    """A stretch of cleaned text and its key, with the way from a place in the one to the other and back."""
+
+    def __init__(self, data: bytes, start: int, stop: int) -> None:
+        self.start = start
+        self.stop = stop
+        self._data = data[start:stop]
+        self.key = key(self._data)
+        self._offsets: dict[int, list[int]] = {}
+
+    @cached_property
+    def _before(self) -> list[int]:
+        """How many key characters lie before each block."""
+        blocks = range(0, len(self._data), _BLOCK)
+        return list(accumulate((len(self._part(at, at + _BLOCK)) for at in blocks), initial=0))
+
+    def _part(self, start: int, stop: int) -> bytes:
+        return key(self._data[start:stop])
+
+    def offset(self, at: int) -> int:
+        """The offset in the text of the key's character `at`."""
+        block = bisect_right(self._before, at) - 1
+        if (offsets := self._offsets.get(block)) is None:
+            data = self._data[block * _BLOCK : (block + 1) * _BLOCK]
+            offsets = self._offsets[block] = list(compress(range(len(data)), data.translate(_KEPT)))
+        return self.start + block * _BLOCK + offsets[at - self._before[block]]
+
+    def key_index(self, offset: int) -> int:
+        """How many of the key's characters lie before an offset in the text."""
+        block, rest = divmod(offset - self.start, _BLOCK)
+        return self._before[block] + len(self._part(block * _BLOCK, block * _BLOCK + rest))
+
+
+def _cuts(data: bytes, start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """Consecutive parts of about `size`, cut behind a newline where there is one near."""
+    while start < stop:
+        end = min(start + size, stop)
+        if end < stop and (line := data.rfind(b"\n", max(start, end - OVERLAP), end)) >= start:
+            end = line + 1
+        yield start, end
+        start = end
+
+
+class Pasted:
+    """A pasted text and its cleaned form. Nothing of it is kept beyond the object, and nothing is logged."""
+
+    def __init__(self, text: str | bytes, promising: Callable[[bytes], bool]) -> None:
+        """`promising` says of a piece of cleaned text whether it may hold anything of interest."""
+        self.text = text if isinstance(text, str) else bytes(text).decode("utf-8", "replace")
+        data = clean(self.text)
+        self._quoted = (-1, b"", b"")
+        if len(data) <= SMALL:
+            self.data = without_prefixes(data)
+            self.regions = [(0, len(data))]
+            return
+        parts: list[bytes] = []
+        self.regions = []
+        for start, end in _cuts(data, 0, len(data), PIECE):
+            # The overlap lets a message that crosses the cut be seen by one of the two pieces.
+            if not promising(data[start : end + OVERLAP]):
+                parts.append(data[start:end])
+                continue
+            stop = min(data.find(b"\n", end + OVERLAP, end + 2 * OVERLAP) + 1 or end + OVERLAP, len(data))
+            begin = start
+            if self.regions and start <= self.regions[-1][1]:
+                begin = self.regions.pop()[0]
+            self.regions.append((begin, stop))
+            parts.append(without_prefixes(data[start:end]))
+        self.data = b"".join(parts)
+
+    def chunks(self) -> Iterator[tuple[Chunk, int]]:
+        """Chunks to examine, each with the offset from which a message belongs to the next; they overlap."""
+        for begin, stop in self.regions:
+            for start, end in _cuts(self.data, begin, stop, CHUNK):
+                yield Chunk(self.data, start, min(end + OVERLAP, len(self.data))), end
+
+    def line_of(self, offset: int) -> int:
+        """The 1-based line of a character."""
+        return self.text.count("\n", 0, offset) + 1
+
+    def line_start(self, offset: int) -> int:
+        return max(self.data.rfind(b"\n", max(0, offset - REACH), offset) + 1, offset - REACH, 0)
+
+    def line_end(self, offset: int) -> int:
+        stop = min(offset + REACH, len(self.data))
+        end = self.data.find(b"\n", offset, stop)
+        return stop if end < 0 else end
+
+    def open_quote(self, offset: int) -> bytes:
+        """The quote that will end what stands at an offset, on its line as pasted; empty outside quotes.
+
+        Inside a quoted text an escaped quote opens a text of its own, such as JSON in JSON. An apostrophe
+        is no quote. Goes on from where the last call ended, so that calls in order cost the text's length
+        together."""
+        begin = max(self.text.rfind("\n", max(0, offset - REACH), offset) + 1, offset - REACH, 0)
+        outer = inner = b""
+        if begin <= self._quoted[0] <= offset:
+            begin, outer, inner = self._quoted
+        data = self.data
+        for found in _QUOTES.finditer(data, begin, offset):
+            quote, at = found[0], found.end() - 1
+            if (
+                found.group().endswith(b"'")
+                and data[at - 1 : at].isalnum()
+                and data[at + 1 : at + 2].isalnum()
+            ):
+                continue
+            if quote[:1] == b"\x01":
+                inner = b"" if inner == quote else inner or quote
+            elif not outer:
+                outer, inner = quote, b""
+            elif outer == quote:
+                outer = inner = b""
+        self._quoted = (offset, outer, inner)
+        return inner or outer
+
+    def shown(self, start: int, end: int) -> str:
+        """The text between two offsets as its author saw it: escapes undone, blanks left out."""
+        text, data = self.text[start:end], self.data[start:end]
+        if text.isascii():
+            return data.translate(None, b"\x00\x01").decode("latin-1")
+        pairs = zip(text, data, strict=True)
+        return "".join(char if ord(char) > 127 else chr(byte) for char, byte in pairs if byte > 1)

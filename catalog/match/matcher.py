@@ -1,0 +1,81 @@
+"""The matcher: a pasted text in, the records of the errors in it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from catalog.match import context
+from catalog.match.clean import Pasted, key
+from catalog.match.fuzzy import Fuzzy
+from catalog.match.literals import Index, siblings
+from catalog.match.model import MATCH, Candidate, Entry, Match, Report
+from catalog.match.sites import Sites
+from catalog.match.work import Work
+from catalog.template import key_of
+
+_ROLES: Final = ("root-cause", "wrapper", "secondary")
+
+
+class Matcher:
+    """All entries, indexed: building it is the expensive part. It never changes; threads may share it."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        given = list(entries)
+        self.index = Index(entry for entry in given if not entry.textless and entry.message)
+        self.sites = Sites(entry for entry in given if entry.textless or not entry.message)
+        self.fuzzy = Fuzzy(self.index.groups)
+        self.codes: dict[str, list[Entry]] = {}
+        for entry in given:
+            if entry.code:
+                self.codes.setdefault(entry.code.casefold(), []).append(entry)
+
+    def match(self, text: str | bytes, *, repo: str | None = None, limit: int = 25) -> Report:
+        """The records of all errors in a text: a line, a traceback or a whole log, however it was pasted.
+
+        Matches come first, causes before what wraps them, then by score. Bytes may be no UTF-8; the spans
+        then count each undecodable byte as one character."""
+        work = Work(self, Pasted(text, self._promising), repo)
+        found = [*work.patterns(), *work.named_sites(), *work.codes()]
+        if not any(match.score >= MATCH for match in found):
+            found += work.guesses(found)
+        ranked = sorted(found, key=_rank)
+        matches = tuple(ranked[:limit])
+        causes = [
+            (match.span, number)
+            for number, match in enumerate(matches)
+            if match.role == "root-cause" and match.score >= MATCH
+        ]
+        return Report(
+            matches=matches,
+            root_cause=min(causes)[1] if causes else None,
+            unmatched=work.unmatched(),
+            truncated=work.truncated or len(ranked) > limit,
+        )
+
+    def search(self, query: str, *, repo: str | None = None, limit: int = 5) -> list[Candidate]:
+        """The records a short query means: an error code, a message, or words of one."""
+        best: dict[str, Candidate] = {}
+        for entry in self.codes.get(query.strip().casefold(), ()):
+            if repo in (None, entry.repo):
+                best[entry.record_id] = Candidate(entry.record_id, "exact-code", 1.0, (), None, ())
+        for match in Work(self, Pasted(query, self._promising), repo).patterns():
+            found = Candidate(
+                match.record_id, match.match_type, match.score, match.captures, match.site, match.siblings
+            )
+            best.setdefault(match.record_id, found)
+        for group, score in self.fuzzy.search(key_of(query), 2 * limit):
+            for member in group.within(repo):
+                like = Candidate(
+                    member.entry.record_id, "fuzzy", round(score, 4), (), None, siblings(group, member)
+                )
+                best.setdefault(member.entry.record_id, like)
+        return sorted(best.values(), key=lambda found: (-found.score, found.record_id))[:limit]
+
+    def _promising(self, data: bytes) -> bool:
+        return self.index.promising(key(data)) or context.promising(data)
+
+
+def _rank(match: Match) -> tuple[bool, int, float, tuple[int, int], str]:
+    sure = match.score >= MATCH
+    return not sure, _ROLES.index(match.role) if sure else 0, -match.score, match.span, match.record_id

@@ -1,0 +1,118 @@
+"""What goes into the matcher and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from catalog.template import Template
+
+MATCH: Final = 0.8
+"""A score from which a candidate counts as found."""
+POSSIBLE: Final = 0.5
+"""A score from which a candidate is worth a look; below it is only similar."""
+
+Role = Literal["root-cause", "wrapper", "secondary"]
+MatchType = Literal["exact-code", "pattern", "site", "fuzzy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One raise site: `path` in its repository and the `lines` it had in the versions that are known."""
+
+    path: str
+    function: str | None
+    lines: tuple[int, ...]
+    exception: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record to be found.
+
+    `message` is upstream's template; with `launcher` the compiled launcher prints `Failed at {file}:{line}:
+    ` (or its two-line form) before it; with `textless` it is a source expression, found by its site only.
+    `hole_kinds` has one of `catalog.template.KINDS` per hole."""
+
+    record_id: str
+    repo: str
+    message: str
+    code: str | None
+    sites: tuple[Site, ...]
+    curated: bool
+    hole_kinds: tuple[str, ...]
+    launcher: bool = False
+    textless: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.textless and len(self.hole_kinds) != len(Template.parse(self.message).holes):
+            raise ValueError(f"record {self.record_id}: {len(self.hole_kinds)} kinds for {self.message!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What one hole printed: `name` is the hole's expression (its number where upstream left it empty)."""
+
+    name: str
+    value: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A record found in a pasted text.
+
+    `line` is 1-based; `span` are character offsets into the text as pasted; `rendered` is the message in
+    upstream's spelling with the values found, secrets redacted. `count` is how often it occurs, `ranks` on
+    which ranks (numbers, or the tag where several dimensions are printed), `first_seen` the time stamp its
+    line carries, as printed."""
+
+    record_id: str
+    match_type: MatchType
+    score: float
+    line: int
+    span: tuple[int, int]
+    rendered: str
+    captures: tuple[Capture, ...]
+    site: Site | None
+    siblings: tuple[str, ...]
+    role: Role
+    count: int
+    ranks: tuple[int | str, ...]
+    first_seen: str | None
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A record that a search found."""
+
+    record_id: str
+    match_type: MatchType
+    score: float
+    captures: tuple[Capture, ...]
+    site: Site | None
+    siblings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """An exception that was pasted and belongs to no record."""
+
+    line: int
+    exception: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`root_cause` indexes `matches`; `truncated` says that a limit cut the work or the lists."""
+
+    matches: tuple[Match, ...]
+    root_cause: int | None
+    unmatched: tuple[Unmatched, ...]
+    truncated: bool
+
+    @property
+    def has_match(self) -> bool:
+        return any(match.score >= MATCH for match in self.matches)

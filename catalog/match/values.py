@@ -1,0 +1,136 @@
+"""What a message's holes printed: by the template's spelling and the looks of each kind, else by place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from catalog.match.clean import Pasted
+from catalog.match.literals import Member
+from catalog.match.model import Capture
+from catalog.match.redact import redact
+
+if TYPE_CHECKING:
+    from catalog.match.extent import Extent
+
+_DTYPES: Final = (
+    r"bfloat16|bool|q?u?int(?:1|2|4|8|16|32|64)|complex(?:32|64|128)|float(?:16|32|64)"
+    r"|float8_e(?:4m3fn(?:uz)?|5m2(?:fnuz)?|8m0fnu)|float4_e2m1fn_x2"
+    r"|BF16|BOOL|[FIU](?:4|8|16|32|64)|F8_E(?:4M3|5M2|8M0)"
+)
+VALUES: Final = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        "dtype": rf"(?:torch\.)?(?:{_DTYPES})",
+        "int": r"-?\d+",
+        "float": r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|nan)",
+        "bool": r"[Tt]rue|[Ff]alse",
+        "device": r"[a-z]{2,12}(?::\d{1,4})?",
+        "shape": r"torch\.Size\(\[[^\[\]]*\]\)|\([^()]*\)|\[[^\[\]]*\]|-?\d+(?:(?:, ?|x|×)-?\d+)*",
+    }.items()
+}
+# How a value may look, to tell it from what follows it; free text may hold a list or be a quoted string.
+_SPELLINGS: Final = {
+    **VALUES,
+    "name": re.compile(r"'[^'\s]*'|\"[^\"\s]*\"|[^\s'\"]+"),
+    "path": re.compile(r"'[^'\s]*'|\"[^\"\s]*\"|[^\s'\"]+"),
+    "text": re.compile(r"'[^']*'|\"[^\"]*\"|\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}"),
+}
+
+
+def values(pasted: Pasted, found: Extent, member: Member) -> tuple[str, ...]:
+    """What each hole of a member's template printed, as printed; line breaks of a hard wrap are undone."""
+    text = pasted.shown(found.start, found.end)
+    spellings = [text] if "\n" not in text or "\n" in member.template.message else [*_unwrapped(text), text]
+    read = [
+        (captured, _plausible(member, captured))
+        for spelling in spellings
+        if (captured := _typed(member, spelling) or member.template.capture(spelling)) is not None
+    ]
+    if read:
+        return max(read, key=lambda pair: pair[1])[0]
+    return tuple(_from_pieces(pasted, found, member))
+
+
+def _typed(member: Member, text: str) -> tuple[str, ...] | None:
+    """As `Template.capture`, but a value that looks like its kind is taken whole: a shape with its commas."""
+    first, *literals = member.template.segments
+    if not text.startswith(first):
+        return None
+    captured: list[str] = []
+    start = len(first)
+    for literal, kind in zip(literals, member.entry.hole_kinds, strict=True):
+        last = len(captured) == len(literals) - 1
+        value = _SPELLINGS[kind].match(text, start)
+        if value is not None and (
+            text[value.end() :] == literal if last else text.startswith(literal, value.end())
+        ):
+            end = value.end()
+        elif last:
+            end = len(text) - len(literal) if text.endswith(literal) else -1
+        else:
+            end = text.find(literal, start + 1)
+        if end <= start:
+            return None
+        captured.append(text[start:end])
+        start = end + len(literal)
+    return tuple(captured) if start == len(text) else None
+
+
+def _plausible(member: Member, captured: tuple[str, ...]) -> int:
+    """How many values look like their kind."""
+    pairs = zip(member.entry.hole_kinds, captured, strict=True)
+    return sum(_SPELLINGS[kind].fullmatch(value) is not None for kind, value in pairs)
+
+
+def _unwrapped(text: str) -> Iterator[str]:
+    """A message put together again: first the likelier way of the two it may have been wrapped."""
+    lines = text.split("\n")
+    # A terminal cuts at a column, inside words; an editor breaks at spaces.
+    cut, broken = "".join(lines), " ".join(line.strip() for line in lines)
+    yield from (cut, broken) if len(lines) > 2 and len({*map(len, lines[1:-1])}) == 1 else (broken, cut)
+
+
+def _from_pieces(pasted: Pasted, found: Extent, member: Member) -> Iterator[str]:
+    """The values by the literals' places, for a text whose spelling is not quite the template's."""
+    segments = member.template.segments
+    order = found.found.group.order
+    edges = ([0] if found.found.group.leading_hole else []) + order
+    edges += [len(segments) - 1] if found.found.group.trailing_hole else []
+    for (left, right), (start, end) in zip(pairwise(edges), found.pieces, strict=True):
+        piece = " ".join(pasted.shown(start, end).split())
+        for sign in reversed(segments[left][len(segments[left].rstrip(" \"'`")) :].strip()):
+            piece = piece.removeprefix(sign).lstrip()
+        head = segments[right][: len(segments[right]) - len(segments[right].lstrip(" \"'`"))]
+        for sign in head.strip():
+            piece = piece.removesuffix(sign).rstrip()
+        for index in range(left + 1, right):
+            separator = segments[index].strip() or " "
+            value, _, piece = piece.partition(separator)
+            yield value
+            piece = piece.lstrip()
+        yield piece
+
+
+def rendered(member: Member, captured: tuple[str, ...]) -> str:
+    """The message in upstream's spelling with the captured values."""
+    first, *rest = member.template.segments
+    return first + "".join(value + segment for value, segment in zip(captured, rest, strict=True))
+
+
+def captures(member: Member, captured: tuple[str, ...]) -> tuple[Capture, ...]:
+    """The values as they are given out: named, typed, without the quotes of a `!r` hole, redacted."""
+    holes = zip(member.template.holes, captured, member.entry.hole_kinds, strict=True)
+    return tuple(
+        Capture(hole.expr or str(number), redact(plain(value, hole.conversion)), kind)
+        for number, (hole, value, kind) in enumerate(holes)
+    )
+
+
+def plain(value: str, conversion: str) -> str:
+    """A value whose hole printed its `repr`: a string without the quotes and their escapes."""
+    if conversion == "r" and len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1].replace("\\" + value[0], value[0]).replace("\\\\", "\\")
+    return value
