@@ -167,10 +167,11 @@ class ScaleBufferShape(PrologueCheck):
         if not _has_scale_shape(call):
             return
         slots, page = call.k_buf.shape[0], call.page_size
-        if slots % page:
+        if slots % page:  # buffers of whole pages alone would leave the last slots without scales
             pages = max(-(-slots // page), call.sfk.shape[0] if call.sfk is not None and call.sfk.ndim else 1)
             yield _with_scales(_with_pool(call, pages * page), f"Give the pools {pages} whole pages")
-        yield _with_scales(call, "")
+        else:
+            yield _with_scales(call, "")
 
     @classmethod
     def example(cls) -> PrologueCall:
