@@ -10,6 +10,7 @@ SHOWN: Final = 2000
 
 REDACTED: Final = "[redacted]"
 
+_ISSUED: Final = r"hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|nvapi-|pypi-|A[KS]IA|AIza"
 _ASSIGNMENT: Final = r"[\"']?\s{0,4}[:=]\s{0,4}[\"']?"
 # What a text must hold (in lower case) for a pattern to be tried, and the pattern. Bounded repetitions and
 # look-behinds: linear on any text.
@@ -20,8 +21,7 @@ _SECRETS: Final = tuple(
         (("@",), r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"),
         (
             ("hf_", "sk-", "gh", "glpat-", "xox", "nvapi-", "pypi-", "akia", "asia", "aiza"),
-            r"(?<![A-Za-z0-9])(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|nvapi-|pypi-|A[KS]IA|AIza)"
-            r"[\w-]{12,256}",
+            rf"(?<![A-Za-z0-9])(?:{_ISSUED})[\w-]{{12,256}}",
         ),
         (("eyj",), r"(?<![\w-])eyJ[\w-]{8,2048}\.[\w-]{8,2048}\.[\w-]{0,1024}"),
         (("bearer ", "basic "), r"(?:(?<=bearer )|(?<=basic ))[\w.~+/=-]{6,512}"),

@@ -1,4 +1,4 @@
-"""A user's regular expression over error messages: RE2 only, so linear time; its size and its time are bounded."""
+"""A user's regular expression over error messages: RE2 only, so linear time, of bounded size and duration."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def _refused(pattern: str, said: str) -> BadPattern | TooCostly:
         return TooCostly(f"too many repetitions: {part}")
     if reason == "missing )":
         return BadPattern("missing )", len(pattern))
-    return BadPattern(f"{reason}: {part}" if part else reason, max(0, pattern.rfind(part)))
+    if not part:
+        return BadPattern(reason, max(0, len(pattern) - 1))
+    return BadPattern(f"{reason}: {part}", max(0, pattern.rfind(part)))
 
 
 def _pieces(rows: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
