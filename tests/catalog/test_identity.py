@@ -23,8 +23,10 @@ QUANTO = "python/sglang/multimodal_gen/runtime/layers/quantization/configs/quant
         ),
         (
             "423125772347fb99",
-            "MXFP8 fused decode prologue requires interleaved K/V scale buffers with shape {sf_shape}, "
-            "got {tuple(sfk.shape)} and {tuple(sfv.shape)}.",
+            (
+                "MXFP8 fused decode prologue requires interleaved K/V scale buffers with shape {sf_shape}, "
+                "got {tuple(sfk.shape)} and {tuple(sfv.shape)}."
+            ),
             f"{KERNELS}/attention/inkling_attn_prologue.py",
         ),
         (
