@@ -13,7 +13,7 @@ from typing import Any
 from catalog import match
 from catalog.faults import OWN_REPO, Fault
 from catalog.load import WRITTEN_ON, Curated, load
-from catalog.regex import UserRegex
+from catalog.match.user_regex import search_messages
 from kernels.checking import Check
 from kernels.registry import Operation
 
@@ -91,16 +91,17 @@ class Catalog:
         return self._by_check.get((operation.name, check))
 
     def select(self, filters: Filters) -> list[Curated]:
-        """The records that fulfil every criterion; PatternError for a regex that is not searched with."""
-        regex = UserRegex(filters.regex) if filters.regex is not None else None
+        """The records that fulfil every criterion; BadPattern or TooCostly for a regex not searched with."""
         words = filters.q.lower().split() if filters.q is not None else []
-        return [
-            found
-            for found in self.records
-            if _fulfils(found, filters)
-            and all(word in self._words[found.record.id] for word in words)
-            and (regex is None or regex.search(found.record.error_message))
+        found = [
+            record
+            for record in self.records
+            if _fulfils(record, filters) and all(word in self._words[record.record.id] for word in words)
         ]
+        if filters.regex is None:
+            return found
+        matching = search_messages(filters.regex, [record.record.error_message for record in found])
+        return [found[index] for index in matching]
 
     def page(
         self, found: Sequence[Curated], after: str | None, limit: int

@@ -17,8 +17,8 @@ from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.operators import Readiness, probes
 from app.records import schemas, service
+from catalog.match.user_regex import BadPattern, TooCostly
 from catalog.record import schema
-from catalog.regex import PatternSyntaxError, PatternTooCostlyError
 from catalog.store import load_catalog
 
 
@@ -49,13 +49,13 @@ async def list_errors(request: Request, query: Annotated[schemas.RecordQuery, Qu
     try:
         found = catalog.select(query.filters)
         shown, after = catalog.page(found, query.cursor, query.limit)
-    except PatternSyntaxError as error:
+    except BadPattern as error:
         raise BadRequest(
             f"regex: {error}.",
             faults=[Fault("/regex", str(error), "query")],
             members={"position": error.position},
         ) from None
-    except PatternTooCostlyError as error:
+    except TooCostly as error:
         raise InvalidRequest(f"regex: {error}.", faults=[Fault("/regex", str(error), "query")]) from None
     except KeyError:
         detail = "not a cursor of this service: take it from the Link header"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from catalog.load import Curated, load
-from catalog.regex import PatternSyntaxError
+from catalog.match.user_regex import BadPattern
 from catalog.store import Catalog, Filters, load_catalog
 from kernels.registry import operations
 
@@ -107,7 +107,7 @@ def test_a_class_is_found_by_its_last_name(records: tuple[Curated, ...]) -> None
 
 
 def test_a_bad_pattern_is_refused(catalog: Catalog) -> None:
-    with pytest.raises(PatternSyntaxError):
+    with pytest.raises(BadPattern):
         catalog.select(Filters(regex="("))
 
 
