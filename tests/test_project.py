@@ -64,13 +64,14 @@ def imported_modules(path: Path) -> Iterator[str]:
             yield node.module
 
 
+@cache
 def third_party(package: str) -> dict[str, set[str]]:
     """Distribution → the files of `package` that import it."""
     owners = packages_distributions()
     found: dict[str, set[str]] = {}
     for path in python_files(package):
         for top in {module.partition(".")[0] for module in imported_modules(path)}:
-            if top in sys.stdlib_module_names or top in PACKAGES:
+            if top in sys.stdlib_module_names or top in {*PACKAGES, "tests", "benchmarks"}:
                 continue
             for owner in owners.get(top, [f"unknown distribution of {top}"]):
                 found.setdefault(normal(owner), set()).add(str(path.relative_to(ROOT)))
@@ -90,15 +91,14 @@ def test_each_dependency_has_its_reason_written_down(group: str) -> None:
     assert documented == sorted(names(group))
 
 
-def test_sources_import_only_what_is_declared() -> None:
-    allowed = names("Service", "Worker")
-    undeclared = {
-        name: sorted(files)
-        for package in PACKAGES
-        for name, files in third_party(package).items()
-        if name not in allowed
-    }
-    assert not undeclared
+@pytest.mark.parametrize(
+    ("folder", "groups"),
+    [(package, ("Service", "Worker")) for package in PACKAGES]
+    + [(folder, tuple(GROUPS)) for folder in ("tests", "benchmarks")],
+)
+def test_sources_import_only_what_is_declared(folder: str, groups: tuple[str, ...]) -> None:
+    undeclared = third_party(folder).keys() - names(*groups)
+    assert {name: sorted(third_party(folder)[name]) for name in undeclared} == {}
 
 
 def test_each_declared_dependency_is_used() -> None:

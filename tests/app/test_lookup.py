@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
+import httpx2
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -249,8 +249,8 @@ def test_a_long_match_does_not_hold_up_other_requests(monkeypatch: pytest.Monkey
         return match_text(*positional, **named)
 
     async def both() -> tuple[int, int]:
-        transport = httpx.ASGITransport(create_app(Settings(), routers=[router]))
-        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        transport = httpx2.ASGITransport(create_app(Settings(), routers=[router]))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://service") as client:
             first = asyncio.create_task(client.post("/api/match", json={"text": PRINTED}))
             await asyncio.to_thread(began.wait, 10)
             second = await client.get("/api/repos")
