@@ -203,7 +203,7 @@ def _identity(check: type[Check[Any]]) -> tuple[str, str, str]:
     if check.sites and not check.pythons_own:
         file = check.sites[0].file
         return file.package.repo, check.error_message(), file.path
-    return OWN_REPO, check.error_message(), sources.path_of(check)
+    return OWN_REPO, check.error_message(), sources.record_path(check)
 
 
 def _kind(hint: Any) -> str | None:

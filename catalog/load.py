@@ -148,7 +148,7 @@ def _check_names(records: set[str]) -> None:
 
 def _line(fault: Fault) -> int | None:
     if fault.own:
-        return sources.line_of(fault.check)
+        return sources.record_line(fault.check)
     return fault.pinned.pinned if fault.pinned is not None else None
 
 

@@ -13,9 +13,16 @@ from kernels.checking import Check
 _CLASS: Final = re.compile(r"class (\w+)")
 
 
-def path_of(check: type[Check[Any]]) -> str:
-    """The file, within this project's repository."""
-    return check.__module__.replace(".", "/") + ".py"
+def record_path(check: type[Check[Any]]) -> str:
+    """The file that a record of ours names: its folder's checks.py, from whichever module that takes the
+    class. Ids are made of it, so a class may move within its folder.
+    """
+    return "/".join([*check.__module__.split(".")[:-1], "checks.py"])
+
+
+def record_line(check: type[Check[Any]]) -> int | None:
+    """The line of its `class` statement in that file; None where the class stands beside it."""
+    return line_of(check) if check.__module__.endswith(".checks") else None
 
 
 def line_of(check: type[Check[Any]]) -> int:
