@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,6 +18,9 @@ V = TypeVar("V")
 
 MAX_SIZE = 2**63 - 1
 """Elements along one dimension: what torch holds in 64 bits."""
+
+SHOWN = 2048
+"""Characters of metadata up to which a script says what they hold."""
 
 RESERVED = "__metadata__"
 """Key of the metadata in a header, which no tensor can have as its name."""
@@ -230,7 +234,10 @@ class Checkpoint:
     def to_python(self, name: str) -> str:
         """Lines that write such a file, after which `name` holds its path."""
         entries = [f"        {literal(key)}: {_expression(header)}," for key, header in self.tensors.items()]
-        notes = [f"        {literal(key)}: {literal(value)}," for key, value in self.metadata.items()]
+        notes = [
+            f"        {literal(key)}: {literal(value)},{_remark(value)}"
+            for key, value in self.metadata.items()
+        ]
         metadata = ["    metadata={", *notes, "    },"] if notes else []
         return "\n".join(
             [
@@ -272,7 +279,17 @@ def _expression(header: Header) -> str:
         packed = tensor(TensorSpec((header.nbytes,), DType.U8, device="cpu"), Zeros())
         return f"{packed}  # stands for {header}, which torch has no tensors of"
     default: Values = Ones() if dtype.kind is Kind.FLOAT else Zeros()
-    return tensor(TensorSpec(header.shape, dtype, device="cpu"), header.values or default)
+    built = tensor(TensorSpec(header.shape, dtype, device="cpu"), header.values or default)
+    return built.replace(', device="cpu"', "")  # torch's own default
+
+
+def _remark(value: str) -> str:
+    """A comment with the JSON that a short base64 text holds; nothing for any other text."""
+    try:
+        text = base64.b64decode(value[:SHOWN], validate=True).decode("utf-8")
+    except ValueError:
+        return ""
+    return f"  # {text}" if text[:1] in ("{", "[") and text.isprintable() and len(value) < SHOWN else ""
 
 
 def _object(value: Any, form: str, read: Callable[[Any], V], reserved: str | None = None) -> dict[str, V]:

@@ -35,7 +35,7 @@ from kernels.quanto_int8_checkpoint.wording import SHOWN, count, json_kind, shor
 from kernels.registry import Operation
 
 SHARDED = "a map with more layers than the file is often the whole model's, and the file one shard of it"
-OWN_MAP = "the quantization_map.json that the export wrote, where it is at hand, is the better source"
+OWN_MAP = "the map that the export wrote to a JSON file, where it is at hand, is the better source"
 
 
 class FileCheck(Check[QuantoCall]):

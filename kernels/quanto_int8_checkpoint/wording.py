@@ -29,7 +29,7 @@ def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:
         f"a loader will look for {first.name(DENSE)!r} and miss it."
     )
     if call.encoded_map is None:
-        yield "Quanto writes its map to quantization_map.json beside the file; it belongs in the metadata."
+        yield "Quanto keeps its map in a file, such as quantization_map.json; here it goes into the metadata."
     if not call.all_qint8:
         other = next(layer for prefix in call.packed if not (layer := call.layer(prefix)).is_qint8)
         yield f"Only qint8 exports are accepted, and the layer has {other.describe(*REQUIRED)}."

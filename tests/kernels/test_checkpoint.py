@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import pickle
 from typing import Any
@@ -263,6 +264,20 @@ def test_the_script_writes_the_described_file(tmp_path: Any, monkeypatch: pytest
         read = {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
         assert file.get_tensor("l.weight._data").tolist() == [[1, -2], [3, 4], [-5, 6]]
     assert read == {name: (header.dtype, header.shape) for name, header in described.tensors.items()}
+
+
+def test_the_script_says_what_base64_holds() -> None:
+    held = '{"l": {"weights": "qint8"}}'
+    metadata = {
+        "map": base64.b64encode(held.encode()).decode(),
+        "lines": base64.b64encode(b'{\n"a": 1}').decode(),
+        "long": base64.b64encode(b"{" + b" " * 3000 + b"}").decode(),
+        "format": "pt",
+        "bytes": base64.b64encode(b"\xff{}").decode(),
+    }
+    script = Checkpoint(metadata, {}).to_python("checkpoint")
+    assert [line.partition("  # ")[2] for line in script.splitlines() if "  # " in line] == [held]
+    compile(script, "script", "exec")
 
 
 def test_sizes_count_sub_byte_elements() -> None:
