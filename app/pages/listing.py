@@ -1,4 +1,4 @@
-"""`/errors`: the records of a repository, a family, an operation or a tag."""
+"""`/errors`: the records of a repository, a family, an operation or a tag, or with words in them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ async def listing(
     family: Word = "",
     operation: Word = "",
     tag: Word = "",
+    q: Word = "",
     cursor: Word = "",
 ) -> Response:
     catalog = load_catalog()
-    asked = {"repo": repo, "family": family, "operation": operation, "tag": tag}
+    asked = {"repo": repo, "family": family, "operation": operation, "tag": tag, "q": q}
     criteria = {name: value for name, value in asked.items() if value}
     found = catalog.select(Filters(**criteria))
     try:

@@ -18,10 +18,13 @@ from app.pages.forms import read_pasted
 from app.pages.presenting import NOT_STORED, page, record_path, stored
 from catalog.families import FAMILIES
 from catalog.match import MATCH, POSSIBLE, redact
-from catalog.store import load_catalog
+from catalog.store import Filters, load_catalog
 from kernels.registry import operations
 
 router = APIRouter()
+
+NEAR = 0.1
+"""Score from which a record is shown as similar to a text without a match; chance reaches half of it."""
 
 MOST_ECHOED = 2000
 """Characters of a pasted text that come back in the box; a longer one stays with its owner."""
@@ -33,7 +36,9 @@ async def home(request: Request, q: str = "") -> Response:
         return RedirectResponse(link(request, record_path(q.strip())), 302, NOT_STORED)
     if not q.strip():
         return stored(request, "home.html", twin="/api/repos", text="", answer=None, **contents())
-    return await _answer(request, q, f"/api/search?{urlencode({'q': q}, errors='replace')}")
+    query = urlencode({"q": q}, errors="replace")
+    worded = len(load_catalog().select(Filters(q=q)))
+    return await _answer(request, q, f"/api/search?{query}", worded=worded, query=query)
 
 
 @router.post("/")
@@ -43,12 +48,21 @@ async def pasted(request: Request) -> Response:
     return await _answer(request, form.get("text", ""), "/api/match")
 
 
-async def _answer(request: Request, text: str, twin: str) -> Response:
+async def _answer(request: Request, text: str, twin: str, *, worded: int = 0, query: str = "") -> Response:
     answer = await run_in_threadpool(found_in, text) if text.strip() else None
     if answer:
         metrics_of(request).lookups.labels("page", "match" if answer["hasMatch"] else "none").inc()
     shown = redact(text) if len(text) <= MOST_ECHOED else ""
-    return page(request, "home.html", twin=twin, text=shown, answer=answer, **contents())
+    return page(
+        request,
+        "home.html",
+        twin=twin,
+        text=shown,
+        answer=answer,
+        worded=worded,
+        words=query,
+        **contents(),
+    )
 
 
 def found_in(text: str) -> dict[str, Any]:
@@ -57,7 +71,7 @@ def found_in(text: str) -> dict[str, Any]:
     """
     answer = match_text(text)
     matches = [{**found, "kind": kind_of(found["score"])} for found in answer["matches"]]
-    near = [] if matches else search(text)["matches"]
+    near = [] if matches else [found for found in search(text)["matches"] if found["score"] >= NEAR]
     return {**answer, "matches": matches, "near": near}
 
 

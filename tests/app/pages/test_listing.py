@@ -13,7 +13,13 @@ Read = Callable[[str], Any]
 
 
 def test_a_criterion_narrows_page_and_twin_alike(service: TestClient, read: Read) -> None:
-    for query in ("family=tensor-layout", "repo=faultbook", "operation=per_token_group_quant", "tag=fp8"):
+    for query in (
+        "family=tensor-layout",
+        "repo=faultbook",
+        "operation=per_token_group_quant",
+        "tag=fp8",
+        "q=scale+stride",
+    ):
         page = read(service.get(f"/errors?{query}").text)
         (twin,) = page.alternates
         errors = service.get(twin).json()["errors"]

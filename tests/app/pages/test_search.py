@@ -63,6 +63,24 @@ def test_what_matches_nothing_says_so(service: TestClient, read: Read) -> None:
     assert "Root cause" not in page.text
 
 
+def test_words_that_are_no_message_lead_to_the_records_that_have_them(
+    service: TestClient, read: Read
+) -> None:
+    page = read(service.get("/", params={"q": "scale contiguous"}).text)
+    (address,) = [link for link in page.links if link.startswith("/errors?q=")]
+    listed = [link for link in read(service.get(address).text).links if link.startswith("/errors/")]
+    assert f"{len(listed)} records with these words" in page.text
+    assert len(listed) > 1
+    assert "with these words" not in service.get("/", params={"q": "zorgle"}).text
+
+
+def test_chance_is_not_called_similar(service: TestClient, read: Read) -> None:
+    page = read(service.get("/", params={"q": "hello world nothing like it"}).text)
+    assert "similar" not in page.text
+    near = read(service.get("/", params={"q": "kv scale must be fp32 got float16"}).text)
+    assert "similar" in near.text
+
+
 def test_an_id_is_taken_to_its_record(service: TestClient) -> None:
     answer = service.get("/", params={"q": " 3018da578aab5d5a "})
     assert answer.status_code == 302
