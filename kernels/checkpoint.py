@@ -354,9 +354,13 @@ def _header(value: Any) -> Header:
 def _dtype(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("a dtype is a name such as BF16")
-    name = DType.parse(value).safetensors
+    try:
+        name = DType.parse(value).safetensors
+    except ValueError:
+        name = None
     if name is None:
-        raise ValueError(f"safetensors has no {value}")
+        known = ", ".join(dtype.safetensors for dtype in DType if dtype.safetensors)
+        raise ValueError(f"safetensors has no type {value[:40]!r}; known: {known}")
     return name
 
 
