@@ -54,7 +54,6 @@ _EXCEPTION_LINE: Final = re.compile(rb"[\w.]{1,160}(?:Error|Exception)(?::|\Z)")
 _AT: Final = re.compile(rb"([^\s:]{1,400}):(\d{1,7})")
 _LAUNCHER: Final = re.compile(rb"Failed at ([^\s:]{1,400}):(\d{1,7})(?: in [^\n]{0,400}?)?:\s{0,8}\Z")
 _LAUNCHER_START: Final = re.compile(rb"\A[\x00\x01\s]{0,64}Failed at [^\s:]{1,400}:\d{1,7}:?")
-_MISMATCH: Final = re.compile(rb"\bat\s{0,4}([^\s:]{1,400}):(\d{1,7})\s{0,8}- ?Root cause:\s{0,8}\Z")
 _RANK: Final = re.compile(
     r"\brank[ =:]{0,2}(\d{1,5})|\[default(\d{1,5})\]|^\[\d{1,4},(\d{1,5})\]<|^(\d{1,4}): ", re.IGNORECASE
 )
@@ -158,7 +157,6 @@ class Head:
 
     exception: str | None
     launcher: Frame | None
-    mismatch: bool
     starts: bool
     source: bool
 
@@ -174,6 +172,11 @@ def _frames_in(line: bytes, source: str) -> Iterator[Frame]:
 
 def _spelled(path: bytes) -> str:
     return path.decode("latin-1").replace("\\", "/")
+
+
+def frames_inside(data: bytes, start: int, end: int) -> list[Frame]:
+    """The places that a message itself names, as a launcher's does."""
+    return list(_frames_in(data[start : min(end, start + REACH)], ""))
 
 
 def frames_above(data: bytes, offset: int) -> list[Frame]:
@@ -220,7 +223,7 @@ def head(pasted: Pasted, start: int) -> Head:
     """What stands before the message that starts at an offset."""
     data = pasted.data
     window = data[max(0, start - 900) : start].replace(b"\x00", b"").replace(b"\x01", b"")
-    launcher, mismatch, window = _launcher(window)
+    launcher, window = _launcher(window)
     before = window.rpartition(b"\n")[2]
     name = None
     if found := _CLASS_BEFORE.search(window, max(0, len(window) - 140)):
@@ -235,7 +238,6 @@ def head(pasted: Pasted, start: int) -> Head:
     return Head(
         exception=name,
         launcher=launcher,
-        mismatch=mismatch,
         starts=launcher is not None or not tail or tail[-1:] in b":\"'`-(]>|",
         source=in_source(pasted, start),
     )
@@ -246,18 +248,14 @@ def in_source(pasted: Pasted, start: int) -> bool:
     return _SOURCE.search(pasted.data[max(pasted.line_start(start), start - 700) : start]) is not None
 
 
-def _launcher(window: bytes) -> tuple[Frame | None, bool, bytes]:
-    """The launcher's prefix at the end of a window: its place, whether it is the two-line form, what is
-    before."""
+def _launcher(window: bytes) -> tuple[Frame | None, bytes]:
+    """The launcher's prefix at the end of a window: the place it names, and what is before it."""
     # The prefix itself may have been wrapped, inside its path too.
     for text in (window, window.replace(b"\n", b"")):
         at = text.rfind(b"Failed at ")
         if at >= 0 and (found := _LAUNCHER.search(text, at)):
-            return Frame(_spelled(found[1]), int(found[2]), None, ""), False, text[:at]
-        at = text.rfind(b"Tensor match failed")
-        if (found := _MISMATCH.search(text, max(0, len(text) - 460))) is not None:
-            return Frame(_spelled(found[1]), int(found[2]), None, ""), True, text[: max(0, at)]
-    return None, False, window
+            return Frame(_spelled(found[1]), int(found[2]), None, ""), text[:at]
+    return None, window
 
 
 def _name_before(data: bytes, end: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 from math import log
 from typing import Final
 
@@ -48,9 +49,11 @@ class Fuzzy:
         Half of it is how much of the template is there, half how much of what is known in the text belongs
         to it; what no template holds is a value, a path or prose and lowers it a little."""
         wanted = grams(key)
-        if not wanted:
-            return [(group, _CEILING / 2) for group in self._groups if key and key in group.keys[0]][:limit]
         known = wanted & self._postings.keys()
+        if not known:
+            # A word too short for a gram, or one that many templates share.
+            holding = (group for group in self._groups if any(key in literal for literal in group.keys))
+            return [(group, _CEILING / 2) for group in islice(holding, limit if key else 0)]
         shared: dict[int, float] = defaultdict(float)
         for gram in known:
             for number in self._postings[gram]:

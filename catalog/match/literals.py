@@ -40,6 +40,12 @@ class Member:
     template: Template
 
     @property
+    def prints_place(self) -> bool:
+        """Whether the message names the file and line that raise it."""
+        pairs = zip(self.entry.hole_kinds, self.template.segments[1:], strict=True)
+        return any(kind == "path" and after == ":" for kind, after in pairs)
+
+    @property
     def tail(self) -> str:
         """What the message ends with that no key holds: quotes, a full stop."""
         last = self.template.segments[-1]

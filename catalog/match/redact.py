@@ -39,7 +39,7 @@ _SECRETS: Final = tuple(
             # A count of tokens is no token.
             r"(?:(?<=token)|(?<=api_key)|(?<=api-key)|(?<=apikey)|(?<=access_key)|(?<=private_key))"
             + _ASSIGNMENT
-            + r"(?!\d+\b)[^\s\"',;&)\]}]{4,512}",
+            + r"(?!\d+\b|\[redacted)[^\s\"',;&)\]}]{4,512}",
         ),
     )
 )

@@ -74,8 +74,10 @@ def best_site(sites: Sequence[Site], frames: Sequence[Frame]) -> tuple[Site, flo
     return best
 
 
-def judge(extent: Extent, member: Member, head: Head, frames: Sequence[Frame]) -> Verdict:
-    """The score of one record for one message of the text."""
+def judge(
+    extent: Extent, member: Member, head: Head, frames: Sequence[Frame], inside: Sequence[Frame]
+) -> Verdict:
+    """The score of one record for one message; `frames` of the stack around it, `inside` of its own words."""
     entry, group = member.entry, extent.found.group
     weight = group.weight
     whole = (
@@ -95,21 +97,19 @@ def judge(extent: Extent, member: Member, head: Head, frames: Sequence[Frame]) -
             f"exception class {last}" if same else f"raised as {last}, not as this record's class"
         )
         lifted = same and whole and weight >= SOME
-    places = [head.launcher] if head.launcher is not None else frames
-    found = best_site(entry.sites, places)
+    own = inside if member.prints_place else []
+    found = best_site(entry.sites, [head.launcher] if head.launcher is not None else own or frames)
     if found is not None:
         strength += found[1]
         evidence.append(found[2])
         lifted = lifted or found[1] >= 15
     if head.launcher is not None and entry.launcher:
         evidence.append("the launcher's prefix")
-        # The two-line form's sentences are the launcher library's own, printed for every kernel.
-        elsewhere = found is None and head.mismatch
-        if elsewhere:
-            evidence.append(f"but raised in another file, {head.launcher.path.rpartition('/')[2]}")
-        lifted = lifted or not elsewhere
-    else:
-        elsewhere = False
+        lifted = True
+    # The launcher's library says the same of every kernel's tensors: the file it names makes it this record.
+    elsewhere = bool(own) and found is None
+    if elsewhere:
+        evidence.append(f"but raised in another file, at {own[0].place}")
     if head.source:
         evidence.append("a line of source code, not an error")
     if weight < LEAST:

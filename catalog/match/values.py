@@ -23,7 +23,7 @@ _DTYPES: Final = (
 VALUES: Final = {
     kind: re.compile(pattern)
     for kind, pattern in {
-        "dtype": rf"(?:torch\.)?(?:{_DTYPES})",
+        "dtype": rf"(?:torch\.)?(?:{_DTYPES})(?!\w)",
         "int": r"-?\d+",
         "float": r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|nan)",
         "bool": r"[Tt]rue|[Ff]alse",

@@ -178,8 +178,9 @@ class Work:
         for start, end in occurrence.spans[:3]:
             frames += context.frames_above(self.pasted.data, start)
             frames += context.frames_below(self.pasted.data, end)
+        inside = context.frames_inside(self.pasted.data, place.start, place.end)
         for member in members:
-            verdict = judge(place, member, head, frames)
+            verdict = judge(place, member, head, frames, inside)
             if verdict.score <= 0:
                 continue
             if verdict.score >= POSSIBLE:

@@ -1,0 +1,133 @@
+"""Cleaning keeps every character in its place and blanks what is not the message."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.match.clean import PIECE, SMALL, Chunk, Pasted, clean, key, without_prefixes
+
+
+def _whole(text: str | bytes) -> Pasted:
+    return Pasted(text, lambda _: True)
+
+
+def _shown(text: str | bytes) -> str:
+    pasted = _whole(text)
+    return pasted.shown(0, len(pasted.text))
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"),
+    [
+        ("(WorkerDict pid=859188) msg", " msg"),
+        ("(RayTrainWorker pid=8, ip=10.0.0.1) msg", " msg"),
+        ("(EngineCore_0 pid=1179302) ERROR 08-19 13:12:57 [core.py:708] msg", " msg"),
+        ("[2026-05-22 09:14:03 DP0 TP2 EP2] msg", " msg"),
+        ("[2025-07-30T20:52:36Z] msg", " msg"),
+        ("2026-01-01 00:00:00,123 - sglang.srt - ERROR - msg", " msg"),
+        ("2026-01-01 00:00:00.123 | ERROR    | sglang.x:foo:12 - msg", " msg"),
+        ("ERROR:sglang.srt:msg", "msg"),
+        ("ERROR 02-22 00:01:41 engine.py:400] msg", " msg"),
+        ("E0522 09:14:03.123456 1234 file.cc:12] msg", " msg"),
+        ("Dec  2 00:38:51 host serve[123]: msg", " msg"),
+        ("web-1  | [rank3]: msg", " msg"),
+        ("[1,0]<stderr>: msg", " msg"),
+        ("3: msg", " msg"),
+        ("  | msg", " msg"),
+        ("E       msg", "       msg"),
+        ("> > msg", "msg"),
+        ("\x1b[31mERROR\x1b[0m 02-22 00:01:41 \x1b[1mmsg", " msg"),
+        # no prefixes
+        ("- Root cause: msg", "- Root cause: msg"),
+        ("ValueError: msg", "ValueError: msg"),
+        ("Error in step 3: msg", "Error in step 3: msg"),
+        ('  File "a.py", line 3, in f', '  File "a.py", line 3, in f'),
+    ],
+)
+def test_line_prefixes(line: str, rest: str) -> None:
+    assert _shown(f"{line}\n{line}") == f"{rest}\n{rest}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r'{"msg":"a \"q\" x\ny\tz\u0027 \/"}', '{"msg":"a "q" x\ny\tz\' /"}'),
+        (r'"{\"m\": \"a \\\"q\\\" b\\nc\"}"', '"{"m": "a "q" b\nc"}"'),
+        (r'File "C:\new\test.py", line 3', r'File "C:\new\test.py", line 3'),
+        ("&quot;a&#39;&lt;b&gt;&amp;&#x27;", "\"a'<b>&'"),
+        ("a\r\nb\rc", "a\nb\nc"),
+        (r"\u001b[31mred\x1b[0m \033[1mx^[[0m", "red x"),
+        ("\x1b]0;title\x07x\x1b(", "x\x1b("),
+        ("é ✓ 😀\x00\x1b[0m", "é ✓ 😀"),
+        (b"\xffx\xfe\x00", "\ufffdx\ufffd"),
+        ("R\x00u\x00n\x00", "Run"),
+    ],
+)
+def test_escapes_and_colours(text: str | bytes, shown: str) -> None:
+    assert _shown(text) == shown
+
+
+@given(st.text(st.sampled_from("ab\\\"'nru0027&#39;quot[31m\x1b\r\n\x00é✓😀:ERROR -|>"), max_size=80))
+def test_every_step_keeps_the_length(text: str) -> None:
+    data = clean(text)
+    assert len(data) == len(text)
+    blanked = without_prefixes(data)
+    assert len(blanked) == len(text)
+    assert all(after in (before, 0) for before, after in zip(data, blanked, strict=True))
+
+
+@given(st.text(st.sampled_from("aB \n'?\x00é"), max_size=1500), st.data())
+def test_a_key_knows_where_its_characters_are(text: str, data: st.DataObject) -> None:
+    raw = clean(text)
+    start = data.draw(st.integers(0, len(raw)))
+    chunk = Chunk(raw, start, len(raw))
+    assert chunk.key == key(raw[start:])
+    offsets = [chunk.offset(at) for at in range(len(chunk.key))]
+    assert offsets == sorted(set(offsets))
+    assert bytes(raw[offset] for offset in offsets).lower() == chunk.key
+    assert [chunk.key_index(offset) for offset in offsets] == list(range(len(chunk.key)))
+
+
+@pytest.mark.parametrize("line", ["an ordinary line of a log\n", "x" * 5000 + "\n", "x"])
+def test_of_a_long_text_only_promising_pieces_are_examined(line: str) -> None:
+    text = line * (3 * SMALL // len(line))
+    place = len(text) // 2
+    text = f"{text[:place]}HERE{text[place:]}"
+    pasted = Pasted(text, lambda data: b"HERE" in data)
+    assert any(begin <= place and place + 4 <= stop for begin, stop in pasted.regions)
+    assert sum(stop - begin for begin, stop in pasted.regions) < 6 * PIECE
+    assert len(pasted.data) == len(text)
+    owners = [chunk for chunk, until in pasted.chunks() if chunk.start <= place < until]
+    assert len(owners) == 1
+    assert b"here" in owners[0].key
+
+
+@given(st.integers(1, 4000), st.integers(0, 6))
+def test_every_place_belongs_to_one_chunk(width: int, lines: int) -> None:
+    text = ("y" * width + "\n") * (lines * 400)
+    pasted = _whole(text)
+    at = 0
+    for chunk, until in pasted.chunks():
+        assert chunk.start == at
+        at = until
+    assert at == len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "quote"),
+    [
+        ('"a HERE', b'"'),
+        ('"a" HERE', b""),
+        ("can't HERE", b""),
+        ("say 'x HERE", b"'"),
+        (r'{"a": "b \"c HERE', b'\x01"'),
+        (r'{"a": "b \"c\" HERE', b'"'),
+        ('"a\nHERE', b""),
+        (r'"a\nHERE', b'"'),
+        ("`code HERE", b"`"),
+    ],
+)
+def test_the_quote_a_place_stands_in(text: str, quote: bytes) -> None:
+    assert _whole(text).open_quote(text.index("HERE")) == quote

@@ -1,0 +1,357 @@
+"""What stands around a message: frames, launcher prefixes, chains, ranks, and what belongs to Python
+itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from catalog.match import MATCH, POSSIBLE, Capture, Matcher
+
+FILE = "/opt/venv/lib/python3.12/site-packages/sglang/jit_kernel/csrc/gemm/per_token_group_quant.cuh"
+DECODE, PREFILL = "d66e149d3e38775a", "ca7c34e0ea160c45"
+DTYPE_MISMATCH = "unified_kv dtype mismatch: kv=torch.bfloat16, q=torch.float16"
+SCALES = "3018da578aab5d5a"
+OUTPUT_S = "d88716b07b0cf3b3"
+
+
+def _stack(path: str, line: int, function: str, last: str) -> str:
+    return (
+        "Traceback (most recent call last):\n"
+        f'  File "/x/{path}", line {line}, in {function}\n    raise RuntimeError(\n{last}'
+    )
+
+
+# -- frames
+
+
+def test_the_same_text_of_two_sites_gives_both_as_siblings(matcher: Matcher) -> None:
+    report = matcher.match(f"RuntimeError: {DTYPE_MISMATCH}")
+    assert {match.record_id for match in report.matches} == {DECODE, PREFILL}
+    assert {match.siblings for match in report.matches} == {(DECODE,), (PREFILL,)}
+    assert len({match.score for match in report.matches}) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "function", "first"),
+    [
+        ("dsv4/unified_kv_kernels/paged_decode.py", 684, "_sparse_attn_v4_paged_decode_triton", DECODE),
+        ("dsv4/unified_kv_kernels/paged_prefill.py", 237, "_sparse_attn_v4_paged_prefill_triton", PREFILL),
+        ("moved/paged_prefill.py", 9, "_sparse_attn_v4_paged_prefill_triton", PREFILL),
+        ("dsv4/unified_kv_kernels/paged_prefill.py", 999, "renamed", PREFILL),
+        ("elsewhere/paged_decode.py", 755, "renamed", DECODE),
+    ],
+)
+def test_a_frame_breaks_the_tie(matcher: Matcher, path: str, line: int, function: str, first: str) -> None:
+    report = matcher.match(_stack(path, line, function, f"RuntimeError: {DTYPE_MISMATCH}"))
+    assert report.matches[0].record_id == first
+    assert report.matches[0].score > report.matches[1].score
+    assert report.matches[0].site is not None
+    assert report.matches[0].site.path.endswith(path.rpartition("/")[2])
+
+
+def test_a_logger_s_origin_is_no_frame(matcher: Matcher) -> None:
+    report = matcher.match(f"ERROR 02-22 00:01:41 paged_prefill.py:237] {DTYPE_MISMATCH}")
+    assert report.matches[0].score == report.matches[1].score
+
+
+def test_a_shorter_text_inside_a_longer_one_s_words_is_not_found(matcher: Matcher) -> None:
+    """`kv dtype mismatch: …` is a record of its own and part of `unified_kv dtype mismatch: …`."""
+    found = {match.record_id for match in matcher.match(DTYPE_MISMATCH).matches}
+    assert found == {DECODE, PREFILL}
+    own = matcher.match("RuntimeError: kv dtype mismatch: kv=torch.bfloat16, q=torch.float16")
+    assert [match.record_id for match in own.matches] == ["03d183e694537ca1"]
+
+
+def test_the_source_line_of_a_traceback_is_not_the_message(matcher: Matcher) -> None:
+    text = _stack("quanto_int8_config.py", 101, "inspect_quanto_int8_checkpoint", "").replace(
+        "raise RuntimeError(\n", 'raise ValueError("Invalid Quanto quantization_map_base64") from exc\n'
+    )
+    both = matcher.match(text + "ValueError: Invalid Quanto quantization_map_base64")
+    assert (both.matches[0].line, both.matches[0].count, both.root_cause) == (4, 1, 0)
+    alone = matcher.match(text)
+    assert not alone.has_match
+    assert alone.matches[0].record_id == "b2b8f1712573157c"
+    assert POSSIBLE <= alone.matches[0].score < MATCH
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '    raise RuntimeError(f"kv_scales must be fp32, got {kv_scales.dtype}")',
+        '+        raise ValueError("scale_ue8m0=True requires an int32-packed output_s")',
+        'assert ok, "scale_ue8m0=True requires an int32-packed output_s"',
+    ],
+)
+def test_pasted_code_is_no_match(matcher: Matcher, line: str) -> None:
+    assert not matcher.match(line).has_match
+
+
+# -- the compiled launcher
+
+
+@pytest.mark.parametrize("place", [f"{FILE}:506", "/any/path/x.cuh:1"])
+def test_the_launcher_s_prefix_is_no_part_of_the_message(matcher: Matcher, place: str) -> None:
+    text = f"RuntimeError: Failed at {place}: input base pointer must be 32B-aligned for the vectorized loads"
+    report = matcher.match(text)
+    assert [match.record_id for match in report.matches] == ["base-aligned"]
+    assert report.has_match
+    assert text[slice(*report.matches[0].span)] == report.matches[0].rendered
+    assert report.unmatched == ()
+
+
+def test_a_short_launcher_message_needs_its_prefix(matcher: Matcher) -> None:
+    prefixed = matcher.match(f"RuntimeError: Failed at {FILE}:584: CUDA error: misaligned address")
+    assert prefixed.matches[0].record_id == "launch"
+    assert prefixed.matches[0].captures == (Capture("text", "misaligned address", "text"),)
+    assert prefixed.has_match
+    assert not matcher.match("RuntimeError: CUDA error: misaligned address").has_match
+
+
+@pytest.mark.parametrize("before", ["", "(Worker pid=12) ", "[rank2]: ", "E   "])
+@pytest.mark.parametrize("wrap", ["", "\n"])
+def test_a_mismatch_spans_two_lines(matcher: Matcher, before: str, wrap: str) -> None:
+    text = (
+        "RuntimeError: Tensor match failed for Tensor<5, 256>[strides=<256, 1>, "
+        f"dtype=float8_e4m3fn, {wrap}device=cuda:0] at {FILE}:488\n"
+        "- Root cause: Size mismatch for shape#0('num_tokens'): expected 4 but got 5\nnext line"
+    )
+    report = matcher.match("\n".join(before + line for line in text.split("\n")))
+    assert [match.record_id for match in report.matches] == ["sizes"]
+    match = report.matches[0]
+    assert match.site is not None
+    assert match.site.lines == (488, 539)
+    values = {capture.name: capture.value for capture in match.captures}
+    assert values["shape"] == "5, 256"
+    assert values["file"] == FILE
+    assert (values["name"], values["expected"], values["got"]) == ("num_tokens", "4", "5")
+    assert match.score > 0.95
+    assert report.unmatched == ()
+
+
+def test_a_mismatch_of_another_kernel_is_only_possible(matcher: Matcher) -> None:
+    report = matcher.match(
+        "RuntimeError: Tensor match failed for Tensor<5>[strides=<1>, dtype=int32, device=cuda:0] "
+        "at /x/other.cuh:488\n- Root cause: Device mismatch: expected cpu but got cuda:0"
+    )
+    assert report.matches[0].record_id == "devices"
+    assert POSSIBLE <= report.matches[0].score < MATCH
+
+
+def test_a_message_of_several_lines_ends_with_its_last_hole(matcher: Matcher) -> None:
+    text = (
+        "Internal Error: ScaleStoreArgs overflow. Something wild must happened.\n"
+        "More debug info:  expert_bytes=1 token_bytes=2 group_bytes=4294967296\nand more text"
+    )
+    match = matcher.match(text).matches[0]
+    assert match.record_id == "overflow"
+    assert [capture.name for capture in match.captures] == ["0", "1", "2"]
+    assert [capture.value for capture in match.captures] == ["1", "2", "4294967296"]
+
+
+@pytest.mark.parametrize("line", [506, 557])
+@pytest.mark.parametrize("end", ["", ":", ": ", " in static void Kernel<bf16_t, fp8_e4m3_t, 128>::run(...)"])
+def test_a_launcher_message_without_text_is_found_by_its_place(matcher: Matcher, line: int, end: str) -> None:
+    report = matcher.match(f"RuntimeError: Failed at {FILE}:{line}{end}")
+    assert [(match.record_id, match.match_type) for match in report.matches] == [("divisible", "site")]
+    assert (report.has_match, report.root_cause, report.unmatched) == (True, 0, ())
+
+
+def test_an_unknown_line_of_the_file_is_only_possible(matcher: Matcher) -> None:
+    report = matcher.match(f"RuntimeError: Failed at {FILE}:999: ")
+    assert {match.record_id for match in report.matches} == {"divisible", "width"}
+    assert all(POSSIBLE <= match.score < MATCH for match in report.matches)
+
+
+@pytest.mark.parametrize("text", [f"Failed at {FILE}:506: something else", "Failed at /x/other.cuh:506: "])
+def test_a_place_with_a_text_or_in_another_file_is_not_that_site(matcher: Matcher, text: str) -> None:
+    assert not matcher.match(text).matches
+
+
+# -- assertions without text
+
+
+def _assertion(line: int, source: str, last: str = "AssertionError") -> str:
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "/x/sglang/kernels/ops/quantization/per_token_group_quant.py"'
+        f", line {line}, in _jit_module\n{source}{last}\n"
+    )
+
+
+SOURCE = "    assert group_size in _SUPPORTED_GROUP_SIZES\n"
+
+
+@pytest.mark.parametrize(("line", "source"), [(41, SOURCE), (41, ""), (44, SOURCE)])
+def test_a_bare_assertion_is_found_by_its_frame(matcher: Matcher, line: int, source: str) -> None:
+    report = matcher.match(_assertion(line, source))
+    assert [match.record_id for match in report.matches] == ["group-size"]
+    assert report.has_match
+    assert report.unmatched == ()
+
+
+def test_pytest_s_form_of_a_bare_assertion(matcher: Matcher) -> None:
+    report = matcher.match(
+        f">   {SOURCE}E       AssertionError: assert 96 in (16, 32, 64)\n\n"
+        "python/sglang/kernels/ops/quantization/per_token_group_quant.py:41: AssertionError"
+    )
+    assert [match.record_id for match in report.matches] == ["group-size"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SOURCE,
+        "AssertionError",
+        _assertion(44, ""),
+        _assertion(41, SOURCE, "AssertionError: with a text"),
+        _assertion(41, SOURCE, "RuntimeError"),
+        _assertion(41, SOURCE).replace("per_token_group_quant.py", "other.py"),
+    ],
+)
+def test_a_statement_alone_or_another_error_is_not_the_site(matcher: Matcher, text: str) -> None:
+    assert not matcher.match(text).matches
+
+
+# -- chains and secondary messages
+
+
+def _chain(link: str, first: str, second: str) -> str:
+    header = "Traceback (most recent call last):\n"
+    return f"{header}{first}\n\n{link}\n\n{header}{second}\n"
+
+
+CAUSE = "The above exception was the direct cause of the following exception:"
+DURING = "During handling of the above exception, another exception occurred:"
+
+
+@pytest.mark.parametrize("link", [CAUSE, DURING])
+def test_the_first_block_of_a_chain_is_the_cause(matcher: Matcher, link: str) -> None:
+    report = matcher.match(
+        _chain(
+            link,
+            "ValueError: Quanto checkpoint is missing quantization_map_base64",
+            "ValueError: convrot_int8 backend jit is unavailable: no compiler",
+        )
+    )
+    assert [match.role for match in report.matches] == ["root-cause", "wrapper"]
+    assert report.matches[0].record_id == "1da24917cc84dd93"
+    assert report.root_cause == 0
+
+
+def test_a_cause_of_python_s_own_leaves_the_later_block_the_root(matcher: Matcher) -> None:
+    later = "ValueError: Invalid Quanto quantization_map_base64"
+    report = matcher.match(_chain(CAUSE, "binascii.Error: Incorrect padding", later))
+    assert report.root_cause == 0
+    assert [missed.exception for missed in report.unmatched] == ["binascii.Error"]
+
+
+def test_a_failed_build_s_useful_block_is_the_second(matcher: Matcher) -> None:
+    report = matcher.match(
+        _chain(
+            CAUSE,
+            "subprocess.CalledProcessError: Command '['ninja']' returned non-zero exit status 1.",
+            "RuntimeError: convrot_int8 backend jit is unavailable: ninja failed",
+        )
+    )
+    assert (report.root_cause, report.matches[0].role) == (0, "root-cause")
+
+
+def test_a_message_that_quotes_an_unknown_cause_wraps_it(matcher: Matcher) -> None:
+    said = "CUDA driver version is insufficient"
+    report = matcher.match(
+        _chain(DURING, f"OSError: {said}", f"RuntimeError: convrot_int8 backend jit is unavailable: {said}")
+    )
+    assert report.matches[0].role == "wrapper"
+    assert report.root_cause is None
+
+
+def test_a_message_inside_another_s_value_is_the_cause(matcher: Matcher) -> None:
+    report = matcher.match(
+        "ValueError: convrot_int8 backend jit is unavailable: Unsupported output_s dtype torch.uint8"
+    )
+    assert [(match.record_id, match.role) for match in report.matches] == [
+        (OUTPUT_S, "root-cause"),
+        ("4f10be437ff97aa4", "wrapper"),
+    ]
+    assert report.root_cause == 0
+
+
+def test_of_separate_errors_the_first_in_the_log_is_the_cause(matcher: Matcher) -> None:
+    report = matcher.match(
+        "ERROR: Unsupported output_s dtype torch.uint8\nINFO: shutting down\n"
+        "ValueError: MXFP8 fused prologue requires contiguous interleaved SFK/SFV.\n"
+    )
+    assert report.root_cause is not None
+    assert report.matches[report.root_cause].record_id == OUTPUT_S
+
+
+# -- ranks
+
+
+def test_the_same_error_of_many_ranks_is_one_match(matcher: Matcher) -> None:
+    error = _stack("a.py", 3, "f", "RuntimeError: kv_scales must be fp32, got torch.bfloat16")
+    text = "\n".join(
+        f"[2026-05-22 09:14:0{rank} TP{rank}] Scheduler hit an exception: {error}" for rank in range(8)
+    )
+    report = matcher.match(text)
+    assert len(report.matches) == 1
+    match = report.matches[0]
+    assert (match.count, match.ranks, match.first_seen) == (8, tuple(range(8)), "2026-05-22 09:14:00")
+    assert report.unmatched == ()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "ranks"),
+    [
+        ("[rank{}]: ", (0, 1)),
+        ("[default{}]:", (0, 1)),
+        ("[1,{}]<stderr>:", (0, 1)),
+        ("{}: ", (0, 1)),
+        ("(Worker_TP{} pid=7) ", (0, 1)),
+        ("[2026-05-22 09:14:03 DP0 TP{} EP{}] ", ("DP0 TP0 EP0", "DP0 TP1 EP1")),
+        ("(WorkerDict pid=8{}) ", ()),
+    ],
+)
+def test_ranks_are_read_from_the_prefix(matcher: Matcher, prefix: str, ranks: tuple[int | str, ...]) -> None:
+    lines = [
+        prefix.replace("{}", str(rank)) + "ValueError: Unsupported output_s dtype torch.uint8"
+        for rank in (0, 1)
+    ]
+    match = matcher.match("\n".join(lines)).matches[0]
+    assert (match.count, match.ranks) == (2, ranks)
+
+
+def test_ray_s_repetition_counts(matcher: Matcher) -> None:
+    text = "(W pid=1) ValueError: Unsupported output_s dtype torch.uint8 [repeated 7x across cluster]"
+    assert matcher.match(text).matches[0].count == 8
+
+
+def test_different_values_are_different_matches(matcher: Matcher) -> None:
+    report = matcher.match(
+        "ValueError: Unsupported output_s dtype torch.uint8\n"
+        "ValueError: Unsupported output_s dtype torch.int8"
+    )
+    assert sorted(match.captures[0].value for match in report.matches) == ["torch.int8", "torch.uint8"]
+
+
+# -- exception classes
+
+
+def test_the_class_of_the_record_scores_above_another(matcher: Matcher) -> None:
+    own = matcher.match("RuntimeError: kv_scales must be fp32, got torch.bfloat16").matches[0]
+    other = matcher.match("pkg.errors.LoadError: kv_scales must be fp32, got torch.bfloat16").matches[0]
+    assert own.record_id == other.record_id == SCALES
+    assert own.score > other.score >= MATCH
+
+
+def test_what_is_in_the_text_and_no_record_is_listed(matcher: Matcher) -> None:
+    report = matcher.match(
+        "x\nTypeError: f() takes 2 positional arguments but 3 were given\n"
+        "ValueError: Unsupported output_s dtype torch.uint8\nvllm.errors.EngineDeadError: see above\n"
+        "caught OSError('disk full') and OSError('disk full')"
+    )
+    assert [(missed.line, missed.exception, missed.message) for missed in report.unmatched] == [
+        (2, "TypeError", "f() takes 2 positional arguments but 3 were given"),
+        (4, "vllm.errors.EngineDeadError", "see above"),
+        (5, "OSError", "disk full"),
+    ]
