@@ -69,7 +69,7 @@ def main() -> NoReturn:
     except typer.Abort:
         sys.exit(Exit.USAGE)
     except BrokenPipeError:
-        sys.stdout = None  # type: ignore[assignment]  # whoever read our output has gone; nothing to flush
+        sys.stdout = None  # whoever read our output has gone; nothing to flush
         sys.exit(Exit.OK)
     except Problem as problem:
         _complain(

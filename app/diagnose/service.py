@@ -59,15 +59,16 @@ class Diagnoser:
         examination = operation.examine(call)
         assumed = list(question.assumed)
         level, obstacle = self._level(question, assumed)
+        can_run = level == "run" and not obstacle
         outcome: Outcome | None = None
-        if level == "run" and not obstacle:
+        if can_run:
             if examination.rejected and examination.raised is None and not self._settings.allow_faulting_runs:
-                obstacle = "not run: our own checks predict that it would fault or compute garbage"
+                obstacle = "not run: a check of ours fails that upstream does not make"
             else:
                 outcome = await self._run(question, call)
         repairs = fix_search.search(operation, call, examination)
         runs: list[Outcome | None] = [None] * len(repairs)
-        if outcome is not None:
+        if can_run:
             for index, repair in enumerate(repairs):
                 if self._bytes(operation, repair.call) <= self._settings.max_tensor_bytes:
                     runs[index] = await self._run(question, repair.call)
