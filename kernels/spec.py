@@ -144,7 +144,7 @@ class TensorSpec:
             parts.append(f"stride({','.join(map(str, self.strides))})")
         if self.offset:
             parts.append(f"offset({self.offset})")
-        if self.device != "cuda":
+        if self.device_index != "cuda:0":
             parts.append(f"device({self.device})")
         return ":".join(parts)
 
