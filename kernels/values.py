@@ -143,7 +143,10 @@ def bounds(values: Values | None, shape: tuple[int, ...]) -> tuple[float | int, 
         case Full(value=value):
             return value, value
         case Arange(start=start, step=step):
-            last = start + step * (count - 1)
+            try:
+                last = start + step * (count - 1)
+            except OverflowError:  # a float step, and an index that no float holds
+                return None
             return min(start, last), max(start, last)
         case Randint(low=low, high=high):
             return low, high - 1

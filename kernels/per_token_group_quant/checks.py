@@ -8,6 +8,7 @@ from typing import Self
 
 from kernels.checking import Check, Fix, Given, Step, aside
 from kernels.dtypes import DType, Torch
+from kernels.per_token_group_quant import beyond, beyond_values
 from kernels.per_token_group_quant.launcher import (
     BEFORE_OUTPUTS,
     ON_ALIGNMENT,
@@ -753,6 +754,10 @@ STAGES = (
     *ON_ALIGNMENT,
     Given((*BUFFERS, WrongArgumentType, GroupCountDividesByZero), ON_WIDTHS),
     *ON_COUNTS,
+    Given(CODES, beyond.ON_CODES),
+    Given(SCALES, beyond.ON_SCALES),
+    *beyond.ON_ARGUMENTS,
+    *beyond_values.ON_VALUES,
 )
 
 OPERATIONS = (

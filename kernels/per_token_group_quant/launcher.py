@@ -154,7 +154,7 @@ class InputColumnStride(_Launched, WrongStride[QuantCall]):
         yield from _column_stride(tensor)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield _dense(call, "input")
+        yield dense(call, "input")
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -219,7 +219,7 @@ class CodesColumnStride(_Launched, WrongStride[QuantCall]):
         yield from _column_stride(tensor)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield _dense(call, "output_q")
+        yield dense(call, "output_q")
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -534,7 +534,7 @@ class RowMajorScalesHaveGaps(_Bare):
             yield cls(call.scales.strides[-1])
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield _dense(call, "output_s")
+        yield dense(call, "output_s")
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -602,7 +602,7 @@ class ScaleOffsetsOverflow(LauncherCheck[QuantCall]):
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         if not call.scales.is_contiguous:
-            yield _dense(call, "output_s")
+            yield dense(call, "output_s")
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -672,7 +672,7 @@ class MaskStrided(NotContiguous[QuantCall]):
             yield ()
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield _dense(call, "masked_m")
+        yield dense(call, "masked_m")
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -855,7 +855,7 @@ def _column_stride(tensor: TensorSpec) -> Iterator[tuple[int, int, int]]:
         yield tensor.ndim - 1, 1, tensor.strides[-1]
 
 
-def _dense(call: QuantCall, name: str) -> Fix[QuantCall]:
+def dense(call: QuantCall, name: str) -> Fix[QuantCall]:
     dense = replace(getattr(call, name), strides=(), offset=0)
     return Fix(
         f"Make {name} contiguous", call.replace(**{name: dense}), safe=True, note=f"one copy of {name}"

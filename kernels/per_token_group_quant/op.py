@@ -38,10 +38,9 @@ def per_token_group_quant(
     """Quantise rows to 8-bit codes with one scale a group; returns (output_q, output_s).
 
     Arguments are those of QuantCall, on one CUDA device; outputs are allocated when both are None. Raises
-    what
-    upstream raises, before anything is written. With the sorted layout every row is written, padding rows
-    too:
-    upstream leaves open which of those it skips.
+    what upstream raises, and ValueError for layouts that would corrupt memory there, before anything is
+    written. With the sorted layout every row is written, padding rows too: upstream leaves open which of
+    those it skips.
     """
     _guard(locals())
     if output_q is None or output_s is None:

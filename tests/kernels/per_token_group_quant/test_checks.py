@@ -157,9 +157,14 @@ TAKEN = {
 }
 
 
+WARNED = {"five groups packed": {"float16_with_ue8m0"}}
+
+
 @pytest.mark.parametrize("name", TAKEN)
 def test_taken(name: str) -> None:
-    assert OPERATION.examine(TAKEN[name]).failed() == ()
+    examination = OPERATION.examine(TAKEN[name])
+    assert not examination.rejected
+    assert {outcome.check.id() for outcome in examination.failed()} == WARNED.get(name, set())
 
 
 @pytest.mark.parametrize(
