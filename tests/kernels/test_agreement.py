@@ -69,10 +69,8 @@ def _value(parameter: Argument, value: Any) -> st.SearchStrategy[Any]:
     return SCALARS if parameter.kind in (int, float, bool, str) else st.just(value)
 
 
-@pytest.mark.parametrize(
-    "name", ["per_token_group_quant", "sparse_attn_v4_paged_decode", "quanto_int8_checkpoint"]
-)
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.parametrize("name", ["per_token_group_quant", "quanto_int8_checkpoint"])
+@settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_checks_and_function_agree(interpreted: None, name: str, data: st.DataObject) -> None:
     operation = operations()[name]
