@@ -1,4 +1,17 @@
-"""Text → records. Everything the rest of the project uses of it is here."""
+"""Text → records. Everything the rest of the project uses of it is here.
+
+A pasted text goes through these modules, in this order:
+
+    clean        colours, escapes and line prefixes blanked in place; the key domain
+    literals     templates by two anchors in an Aho-Corasick automaton, then a linear walk over their literals
+    extent       where the message around the literals starts and ends
+    occurrences  equal messages of many ranks as one; nested and chained ones
+    context      exception class, stack frames, launcher prefix, rank; what Python itself says
+    score        how sure a match is; values: what the holes printed; sites: records without a text
+    fuzzy        what is similar, when nothing matches
+
+`redact` is applied to all that is echoed; `user_regex` searches messages with a user's pattern.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ from catalog.template import DROPPED, LOWER
 SMALL: Final = 1 << 18
 """Up to this many characters a text is examined whole; of a longer one only the pieces that promise
 something."""
-PIECE: Final = 1 << 14
+PIECE: Final = 1 << 13
+MARGIN: Final = 256
+"""Characters a piece looks beyond its end, so that no anchor is cut in two."""
 CHUNK: Final = 1 << 20
 """Most characters examined at a time."""
 OVERLAP: Final = 1 << 13
@@ -180,23 +182,26 @@ class Pasted:
         self.text = text if isinstance(text, str) else bytes(text).decode("utf-8", "replace")
         data = clean(self.text)
         self._quoted = (-1, b"", b"")
+        self._lines = [(0, 1)]
         if len(data) <= SMALL:
             self.data = without_prefixes(data)
             self.regions = [(0, len(data))]
             return
+        cuts = list(_cuts(data, 0, len(data), PIECE))
+        wanted: set[int] = set()
+        for number, (start, end) in enumerate(cuts):
+            if promising(data[start : end + MARGIN]):
+                # With its neighbours: a message may begin before the piece or end after it.
+                wanted.update((number - 1, number, number + 1))
         parts: list[bytes] = []
         self.regions = []
-        for start, end in _cuts(data, 0, len(data), PIECE):
-            # The overlap lets a message that crosses the cut be seen by one of the two pieces.
-            if not promising(data[start : end + OVERLAP]):
-                parts.append(data[start:end])
-                continue
-            stop = min(data.find(b"\n", end + OVERLAP, end + 2 * OVERLAP) + 1 or end + OVERLAP, len(data))
-            begin = start
-            if self.regions and start <= self.regions[-1][1]:
-                begin = self.regions.pop()[0]
-            self.regions.append((begin, stop))
-            parts.append(without_prefixes(data[start:end]))
+        for number, (start, end) in enumerate(cuts):
+            part = data[start:end]
+            if number in wanted:
+                part = without_prefixes(part)
+                begin = self.regions.pop()[0] if self.regions and self.regions[-1][1] == start else start
+                self.regions.append((begin, end))
+            parts.append(part)
         self.data = b"".join(parts)
 
     def chunks(self) -> Iterator[tuple[Chunk, int]]:
@@ -207,7 +212,11 @@ class Pasted:
 
     def line_of(self, offset: int) -> int:
         """The 1-based line of a character."""
-        return self.text.count("\n", 0, offset) + 1
+        at = bisect_right(self._lines, (offset, len(self.text)))
+        known, line = self._lines[at - 1]
+        line += self.text.count("\n", known, offset)
+        self._lines.insert(at, (offset, line))
+        return line
 
     def line_start(self, offset: int) -> int:
         return max(self.data.rfind(b"\n", max(0, offset - REACH), offset) + 1, offset - REACH, 0)

@@ -45,6 +45,15 @@ _SOURCE: Final = re.compile(
     rb"\A[\x00\x01\s>+-]*(?:raise|assert)\b|\braise [\w.]{1,120}\([fFrR]{0,2}[\"']{0,3}\Z"
     rb"|(?<!\w)[fFrR]{1,2}[\"']{1,3}\Z"
 )
+_PROMISING: Final = (
+    b"Error",
+    b"Exception",
+    b"Failed at ",
+    b"Exit",
+    b"OutOfResources",
+    b"Interrupt",
+    b"Expired",
+)
 _FRAME: Final = re.compile(
     rb"(\.(?:pyx?|cuh?|cc|cpp|hpp|h|rs))[\x00\x01]*+\"?(?:, line |:)(\d{1,7})(?![\d\]])"
     rb"(?:(?:,|:)? in ([\w.<>]{1,120}))?"
@@ -93,7 +102,7 @@ _OWN: Final = {
 
 def promising(data: bytes) -> bool:
     """Whether a piece of a log may hold an exception or a launcher's message."""
-    return _RAISED.search(data) is not None or b"Failed at " in data
+    return any(word in data for word in _PROMISING)
 
 
 def is_secondary(message: str) -> bool:
@@ -109,6 +118,8 @@ def without_launcher(message: bytes) -> bytes:
 
 def chain_markers(pasted: Pasted) -> Iterator[int]:
     """Offsets of the sentences between the blocks of a chained traceback."""
+    if b"above exception" not in pasted.data:
+        return
     for start, stop in pasted.regions:
         for found in islice(_CHAIN.finditer(pasted.data, start, stop), CHAINS):
             yield found.start()

@@ -73,14 +73,14 @@ class Match:
     line: int
     span: tuple[int, int]
     rendered: str
-    captures: tuple[Capture, ...]
-    site: Site | None
-    siblings: tuple[str, ...]
-    role: Role
-    count: int
-    ranks: tuple[int | str, ...]
-    first_seen: str | None
-    evidence: tuple[str, ...]
+    captures: tuple[Capture, ...] = ()
+    site: Site | None = None
+    siblings: tuple[str, ...] = ()
+    role: Role = "root-cause"
+    count: int = 1
+    ranks: tuple[int | str, ...] = ()
+    first_seen: str | None = None
+    evidence: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

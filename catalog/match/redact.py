@@ -25,8 +25,11 @@ _SECRETS: Final = tuple(
         ),
         (("eyj",), r"(?<![\w-])eyJ[\w-]{8,2048}\.[\w-]{8,2048}\.[\w-]{0,1024}"),
         (("bearer ", "basic "), r"(?:(?<=bearer )|(?<=basic ))[\w.~+/=-]{6,512}"),
-        (tuple(f"{digit}." for digit in range(10)), r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)"),
-        ((":",), r"(?<![\w:.])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}(?![\w:])"),
+        (tuple(f".{digit}" for digit in range(10)), r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.]*\d)"),
+        (
+            tuple(f":{digit:x}" for digit in range(16)),
+            r"(?<![\w:.])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}(?![\w:])",
+        ),
         (("::",), r"(?<![\w:.])(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}(?![\w:])"),
         (
             ("pass", "pwd", "secret", "credential"),
@@ -46,6 +49,10 @@ _SECRETS: Final = tuple(
 _ASSIGNED: Final = re.compile(_ASSIGNMENT)
 
 
+# One search that finds any of the needles, for the common case that there is none.
+_SUSPECT: Final = re.compile("|".join(re.escape(needle) for needles, _ in _SECRETS for needle in needles))
+
+
 def _without(found: re.Match[str]) -> str:
     sign = _ASSIGNED.match(found[0])
     return f"{sign[0] if sign else ''}{REDACTED}"
@@ -55,6 +62,8 @@ def redact(text: str) -> str:
     """The text, cut to SHOWN characters, without secrets, e-mail addresses and IP addresses."""
     cut = text[: SHOWN + 256]
     lower = cut.lower()
+    if _SUSPECT.search(lower) is None:
+        return cut[:SHOWN]
     for needles, pattern in _SECRETS:
         if any(needle in lower for needle in needles):
             cut = pattern.sub(_without, cut)

@@ -156,6 +156,15 @@ def test_a_launcher_message_without_text_is_found_by_its_place(matcher: Matcher,
     assert (report.has_match, report.root_cause, report.unmatched) == (True, 0, ())
 
 
+def test_a_place_named_by_many_ranks_is_one_match(matcher: Matcher) -> None:
+    report = matcher.match(
+        "\n".join(f"[rank{rank}]: RuntimeError: Failed at {FILE}:506: " for rank in (1, 0))
+    )
+    assert [(match.record_id, match.count, match.ranks) for match in report.matches] == [
+        ("divisible", 2, (0, 1))
+    ]
+
+
 def test_an_unknown_line_of_the_file_is_only_possible(matcher: Matcher) -> None:
     report = matcher.match(f"RuntimeError: Failed at {FILE}:999: ")
     assert {match.record_id for match in report.matches} == {"divisible", "width"}

@@ -10,7 +10,7 @@ from tests.catalog.match.conftest import entry
 SCALES = "3018da578aab5d5a"
 
 PROSE = (
-    "Should I raise or lower mem-fraction-static when memory runs out? The docs say lower, the error raise it.",
+    "Should I raise or lower mem-fraction-static when memory runs out? The docs and the error disagree.",
     "My kv_scales are fp16 while unified_kv is fp8. Must the scales be fp32, is D divisible by the group?",
     "Quanto quantization of checkpoints: which tensors, and which metadata, does a layer need?",
 )

@@ -1,0 +1,135 @@
+"""Messages found in a text, put together: equal ones, nested ones, and those that report another."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from catalog.match import context
+from catalog.match.clean import Pasted, key
+from catalog.match.context import Raised
+from catalog.match.extent import REPEATED, Extent
+from catalog.match.fuzzy import GRAM
+
+VARIANTS: Final = 8
+"""Different values of one message that are told apart; the rest is dropped and said to be."""
+RANKED: Final = 4096
+"""Occurrences of one message whose rank is read."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """How often something occurs in a text, on which ranks, and the first time stamp it carries."""
+
+    count: int = 0
+    ranks: dict[int | str, None] = field(default_factory=dict)
+    first_seen: str | None = None
+
+    def add(self, pasted: Pasted, start: int, end: int) -> None:
+        """One more, between two offsets."""
+        repeated = REPEATED.match(pasted.data[end : end + 64].lstrip(b"\x00\x01 \t"))
+        self.count += 1 + (int(repeated[1]) if repeated else 0)
+        if self.count > RANKED:
+            return
+        rank, time = context.rank_and_time(pasted, start)
+        if rank is not None:
+            self.ranks[rank] = None
+        self.first_seen = self.first_seen or time
+
+    @property
+    def in_order(self) -> tuple[int | str, ...]:
+        return tuple(sorted(self.ranks, key=lambda rank: (isinstance(rank, str), rank)))
+
+
+@dataclass(slots=True)
+class Occurrence:
+    """One message with the same values, wherever it occurs; `extent` is its first place."""
+
+    extent: Extent
+    tally: Tally = field(default_factory=Tally)
+    wraps: bool = False
+    spans: list[tuple[int, int]] = field(default_factory=list)
+
+
+def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence], bool]:
+    """Equal messages as one, and whether some were left out; a traceback's source lines are no messages."""
+    occurrences: dict[tuple[int, bool, bytes], Occurrence] = {}
+    variants: Counter[tuple[int, bool]] = Counter()
+    for place, wraps in outermost(places):
+        kind = (place.found.group.number, context.in_source(pasted, place.start))
+        identity = (*kind, key(pasted.data[place.start : place.end]))
+        if identity not in occurrences:
+            variants[kind] += 1
+            if variants[kind] > VARIANTS:
+                continue
+            occurrences[identity] = Occurrence(place)
+        occurrence = occurrences[identity]
+        occurrence.wraps = occurrence.wraps or wraps
+        occurrence.spans.append((place.start, place.end))
+        occurrence.tally.add(pasted, place.start, place.end)
+    raised = [
+        occurrence
+        for (group, source, _), occurrence in occurrences.items()
+        if not source or (group, False) not in variants
+    ]
+    return raised, any(count > VARIANTS for count in variants.values())
+
+
+def outermost(places: Iterable[Extent]) -> Iterator[tuple[Extent, bool]]:
+    """The messages in order, without those that only look like one inside a longer one's own words.
+
+    A message inside a value of another stays; the other then only wraps it (the flag).
+    """
+    kept: list[tuple[Extent, bool]] = []
+    active: list[int] = []
+    beaten: set[int] = set()
+    for place in sorted(places, key=lambda place: (place.start, -place.end)):
+        active = [number for number in active if kept[number][0].end > place.start]
+        weight = place.found.group.weight
+        lost = False
+        for number in list(active):
+            other, _ = kept[number]
+            if other.holds(place):
+                kept[number] = (other, True)
+            elif other.found.group.weight > weight or other.found.group is place.found.group:
+                lost = True
+            elif other.found.group.weight < weight:
+                beaten.add(number)
+                active.remove(number)
+        if not lost:
+            active.append(len(kept))
+            kept.append((place, False))
+    return (pair for number, pair in enumerate(kept) if number not in beaten)
+
+
+def mark_wrappers(pasted: Pasted, occurrences: Sequence[Occurrence], raised: Sequence[Raised]) -> None:
+    """Find the messages that report another one: the later block of a chained traceback."""
+    places = sorted(occurrences, key=lambda occurrence: occurrence.extent.start)
+    starts = [occurrence.extent.start for occurrence in places]
+    for marker in context.chain_markers(pasted):
+        at = bisect_left(starts, marker)
+        if at == len(places) or context.tracebacks_between(pasted, marker, starts[at]) > 1:
+            continue
+        later, earlier = places[at], places[at - 1] if at else None
+        cause = raised_before(raised, marker)
+        if earlier is not None and context.tracebacks_between(pasted, earlier.extent.end, marker):
+            earlier = None
+        if cause is not None and cause.exception.endswith("CalledProcessError"):
+            # That a compiler failed is no cause: what it printed is in the block that follows.
+            if earlier is not None:
+                earlier.wraps = True
+        elif earlier is not None:
+            later.wraps = True
+        elif cause is not None:
+            said = key(pasted.data[cause.message : cause.end])[:60]
+            values = (key(pasted.data[start:end]) for start, end in later.extent.pieces)
+            later.wraps = later.wraps or (len(said) > GRAM and any(said in value for value in values))
+
+
+def raised_before(raised: Sequence[Raised], offset: int) -> Raised | None:
+    """The last exception whose class stands before an offset."""
+    at = bisect_left(raised, offset, key=lambda known: known.start)
+    return raised[at - 1] if at else None
