@@ -15,3 +15,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in on_gpu:
         item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def triton_mode() -> None:
+    """Triton's one mode a process, chosen before torch imports it by itself, as fake tensors make it do."""
+    import torch
+
+    from kernels import interpreter
+
+    if not torch.cuda.is_available():
+        interpreter.prepare()
