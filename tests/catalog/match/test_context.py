@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from catalog.match import MATCH, POSSIBLE, Capture, Matcher
+from catalog.match import MATCH, POSSIBLE, Capture, Matcher, Site
+from tests.catalog.match.conftest import entry
 
 FILE = "/opt/venv/lib/python3.12/site-packages/sglang/jit_kernel/csrc/gemm/per_token_group_quant.cuh"
 DECODE, PREFILL = "d66e149d3e38775a", "ca7c34e0ea160c45"
@@ -292,6 +293,22 @@ def test_of_separate_errors_the_first_in_the_log_is_the_cause(matcher: Matcher) 
     )
     assert report.root_cause is not None
     assert report.matches[report.root_cause].record_id == OUTPUT_S
+
+
+def test_what_only_says_that_another_process_failed_is_secondary() -> None:
+    said = "Received sigquit from a child process. It usually means the child failed."
+    site = Site("python/sglang/srt/entrypoints/engine.py", "handler", (9,), "RuntimeError")
+    matcher = Matcher(
+        [entry("sigquit", said, site), entry("real", "kv heads must be a multiple of {tp}", site)]
+    )
+    both = matcher.match(f"[2026-05-22 09:14:03 TP1] kv heads must be a multiple of 8\n{said}")
+    assert [(match.record_id, match.role) for match in both.matches] == [
+        ("real", "root-cause"),
+        ("sigquit", "secondary"),
+    ]
+    assert both.root_cause == 0
+    alone = matcher.match(said)
+    assert (alone.has_match, alone.root_cause) == (True, None)
 
 
 # -- ranks
