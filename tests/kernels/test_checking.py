@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from kernels.call import Call, arguments_json, argument
+from kernels.call import Call, argument, arguments_json
 from kernels.checking import Check, Each, Given, Origin, Severity, Status, Step, aside, examine, guard
 from kernels.dtypes import DType
 from kernels.message import parse, render
@@ -151,7 +151,8 @@ def test_a_warning_of_our_own_neither_raises_nor_rejects_and_comes_last() -> Non
     guard(STAGES, call)
     examination = examine(STAGES, call)
     assert (examination.raised, examination.rejected) == (None, False)
-    assert examination.outcomes[-1].check is Odd and Odd.origin() is Origin.BEYOND
+    assert examination.outcomes[-1].check is Odd
+    assert Odd.origin() is Origin.BEYOND
 
 
 def test_a_violation_explains_itself_with_printed_and_kept_fields() -> None:
@@ -163,8 +164,10 @@ def test_a_violation_explains_itself_with_printed_and_kept_fields() -> None:
 
 
 def test_a_site_links_to_the_lines_around_it_within_the_file() -> None:
-    assert NoRows.sites[0].url is not None and NoRows.sites[0].url.endswith("some/file.py#L1-L22")
-    assert TooLarge.sites[0].url is not None and TooLarge.sites[0].url.endswith("#L7-L30")
+    assert NoRows.sites[0].url is not None
+    assert NoRows.sites[0].url.endswith("some/file.py#L1-L22")
+    assert TooLarge.sites[0].url is not None
+    assert TooLarge.sites[0].url.endswith("#L7-L30")
     assert FILE.at("add", None, 9).url is None
 
 
