@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernels.call import Call, Edit
 from kernels.checking import Examination, Fix, Severity
@@ -34,7 +34,7 @@ def search(operation: Operation, call: Call, examination: Examination) -> list[R
     """Repairs of a call, fewest edits first, safe before unsafe; each was examined and passes."""
     budget = [MAX_EVALUATIONS]
     found: dict[str, Repair] = {}
-    for fix in _fixes(examination):
+    for fix in _fixes(call, examination):
         repair = _completed(operation, call, fix, budget)
         if repair is not None and repair.edits:
             found.setdefault(_written(repair.call), repair)
@@ -44,12 +44,27 @@ def search(operation: Operation, call: Call, examination: Examination) -> list[R
     return ranked[:MAX_FIXES]
 
 
-def _fixes(examination: Examination) -> Iterator[Fix[Call]]:
-    """Fixes of the failing checks, those of errors before those of warnings."""
+def _fixes(call: Call, examination: Examination) -> Iterator[Fix[Call]]:
+    """Fixes of the failing checks as changes of `call`, those of errors before those of warnings."""
     failed = sorted(examination.failed(), key=lambda outcome: outcome.check.severity is not Severity.ERROR)
     for outcome in failed:
         for occurrence in outcome.occurrences:
-            yield from occurrence.violation.fixes(occurrence.subject)
+            for fix in occurrence.violation.fixes(occurrence.subject):
+                yield replace(fix, call=_rebased(call, occurrence.subject, fix.call))
+
+
+def _rebased(call: Call, subject: object, fixed: Call) -> Call:
+    """The fixed call without what upstream fills in by itself, where the fix leaves that alone.
+
+    Later checks see the call with outputs allocated; a fix of the input should not pass those outputs.
+    """
+    if not isinstance(subject, Call):
+        return fixed
+    names = [parameter.name for parameter in call.arguments()]
+    filled = [name for name in names if getattr(subject, name) is not getattr(call, name)]
+    if any(getattr(fixed, name) is not getattr(subject, name) for name in filled):
+        return fixed
+    return fixed.replace(**{name: getattr(call, name) for name in filled})
 
 
 def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[int]) -> Repair | None:
@@ -62,7 +77,7 @@ def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[in
         seen.add(_written(current))
         budget[0] -= 1
         examination = operation.examine(current)
-        following = next(_fixes(examination), None) if examination.rejected else None
+        following = next(_fixes(current, examination), None) if examination.rejected else None
         if following is None:
             break
         titles.append(following.title)

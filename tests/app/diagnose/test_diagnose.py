@@ -228,6 +228,30 @@ def test_a_float_where_an_int_belongs_is_repaired_by_the_same_number(checker: Te
     assert (edit["from"], edit["to"], type(edit["to"])) == (128.0, 128, int)
 
 
+def test_a_fix_of_the_input_leaves_allocated_outputs_to_upstream(checker: TestClient) -> None:
+    arguments = {"input": "bf16[16,4096]:stride(4100,1):offset(4)"}
+    answer = diagnose(checker, {"operation": "per_token_group_quant", "arguments": arguments})
+    assert failed(answer) == ["input_address_unaligned", "input_row_stride_unaligned"]
+    assert {edit["argument"] for edit in answer["fixes"][0]["edits"]} == {"input"}
+    assert list(answer["fixes"][0]["arguments"]) == ["input"]
+
+
+def test_what_only_we_refuse_is_not_run_but_its_fix_is(client: TestClient) -> None:
+    body = {
+        "operation": "per_token_group_quant",
+        "arguments": {
+            "input": "bf16[4,256]",
+            "output_q": "fp8[4,256]:offset(8)",
+            "output_s": "float32[4,2]",
+        },
+        "level": "run",
+    }
+    answer = diagnose(client, body)
+    assert (answer["verdict"], answer["raised"], answer["run"]) == ("rejected", None, None)
+    assert failed(answer) == ["codes_unaligned"]
+    assert answer["fixes"][0]["level"] == "matches-reference"
+
+
 def test_too_large_a_run_is_refused_and_the_checks_are_not(client: TestClient) -> None:
     body = {
         "operation": "per_token_group_quant",
