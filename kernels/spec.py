@@ -85,8 +85,8 @@ class TensorSpec:
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes of the storage that it is taken for a view of: whole strides of every dimension, since a slice
-        of wider rows has the rest of its last row behind it.
+        """Bytes of the storage that it is taken for a view of: whole strides of every dimension, since a
+        slice of wider rows has the rest of its last row behind it.
         """
         if self.numel == 0:
             return self.offset * self.itemsize

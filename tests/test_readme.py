@@ -1,4 +1,4 @@
-"""The README's tour, pasted: each block runs against a service of its own and prints what the text promises."""
+"""The README's tour, pasted: each block runs against its own service and prints what the text promises."""
 
 from __future__ import annotations
 

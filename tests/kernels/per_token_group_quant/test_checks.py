@@ -1,4 +1,4 @@
-"""What the operation refuses: configurations with the class and text that upstream answers, and ones it takes."""
+"""What the operation refuses, with the class and text that upstream answers, and what it takes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ REFUSED = {
     "three dimensions without a mask": (
         call(input="bf16[2,2,256]"),
         RuntimeError,
-        "Tensor match failed for Tensor<2, 2, 256>[strides=<512, 256, 1>, dtype=bfloat16, device=cuda:0] "
-        f"at {CUH}:487\n- Root cause: Tensor dimension mismatch: expected 2 but got 3",
+        (
+            "Tensor match failed for Tensor<2, 2, 256>[strides=<512, 256, 1>, dtype=bfloat16, device=cuda:0] "
+            f"at {CUH}:487\n- Root cause: Tensor dimension mismatch: expected 2 but got 3"
+        ),
     ),
     "rows of 528 bytes": (
         call(input="bf16[4,256]:stride(264,1)"),
@@ -80,14 +82,18 @@ REFUSED = {
     "one row of codes too many": (
         buffers("bf16[4,256]", "fp8[5,256]", "float32[4,2]"),
         RuntimeError,
-        "Tensor match failed for Tensor<5, 256>[strides=<256, 1>, dtype=float8_e4m3fn, device=cuda:0] "
-        f"at {CUH}:488\n- Root cause: Size mismatch for shape#0('num_tokens'): expected 4 but got 5",
+        (
+            "Tensor match failed for Tensor<5, 256>[strides=<256, 1>, dtype=float8_e4m3fn, device=cuda:0] "
+            f"at {CUH}:488\n- Root cause: Size mismatch for shape#0('num_tokens'): expected 4 but got 5"
+        ),
     ),
     "input left on the CPU": (
         buffers("bf16[4,256]:device(cpu)", "fp8[4,256]", "float32[4,2]"),
         RuntimeError,
-        "Tensor match failed for Tensor<4, 256>[strides=<256, 1>, dtype=float8_e4m3fn, device=cuda:0] "
-        f"at {CUH}:488\n- Root cause: Device mismatch: expected cpu but got cuda:0",
+        (
+            "Tensor match failed for Tensor<4, 256>[strides=<256, 1>, dtype=float8_e4m3fn, device=cuda:0] "
+            f"at {CUH}:488\n- Root cause: Device mismatch: expected cpu but got cuda:0"
+        ),
     ),
     "everything on the CPU": (
         call(input="bf16[4,256]:device(cpu)"),
@@ -97,14 +103,18 @@ REFUSED = {
     "a count too many": (
         call(input="bf16[2,8,512]", masked_m="int32[3]"),
         RuntimeError,
-        f"Tensor match failed for Tensor<3>[strides=<1>, dtype=int32, device=cuda:0] at {CUH}:616\n"
-        "- Root cause: Size mismatch for shape#0('num_experts'): expected 2 but got 3",
+        (
+            f"Tensor match failed for Tensor<3>[strides=<1>, dtype=int32, device=cuda:0] at {CUH}:616\n"
+            "- Root cause: Size mismatch for shape#0('num_experts'): expected 2 but got 3"
+        ),
     ),
     "16-bit counts": (
         call(input="bf16[2,8,512]", masked_m="int16[2]"),
         RuntimeError,
-        f"Tensor match failed for Tensor<2>[strides=<1>, dtype=int16, device=cuda:0] at {CUH}:616\n"
-        "- Root cause: Dtype value [int16] not in the allowed options: [int32, int64]",
+        (
+            f"Tensor match failed for Tensor<2>[strides=<1>, dtype=int16, device=cuda:0] at {CUH}:616\n"
+            "- Root cause: Dtype value [int16] not in the allowed options: [int32, int64]"
+        ),
     ),
     "integer codes with UE8M0": (
         call(out_dtype=DType.I8, scale_ue8m0=True),
@@ -115,8 +125,10 @@ REFUSED = {
     "float group size": (
         call(group_size=128.0),
         TypeError,
-        "empty(): argument 'size' failed to unpack the object at pos 2 with error "
-        '"type must be tuple of ints,but got float"',
+        (
+            "empty(): argument 'size' failed to unpack the object at pos 2 with error "
+            '"type must be tuple of ints,but got float"'
+        ),
     ),
     "flat scales": (
         buffers("bf16[4,256]", "fp8[4,256]", "float32[8]"),
