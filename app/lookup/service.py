@@ -46,7 +46,7 @@ def match_text(
 ) -> dict[str, Any]:
     """The body of POST /api/match. `packages` (name → installed version) narrows each match's `versions`.
 
-    Takes up to a tenth of a second a megabyte; nothing of the text is kept.
+    Takes tenths of a second a megabyte in a flood of errors; nothing of the text is kept.
     """
     catalog = load_catalog()
     report = catalog.matcher.match(text, repo=repo, limit=limit)
