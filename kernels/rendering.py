@@ -16,7 +16,7 @@ from kernels.call import Call
 from kernels.dtypes import DType
 from kernels.registry import Operation
 from kernels.spec import Shape, TensorSpec, row_major
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 
 WIDTH = 100
 """Columns of a call's lines."""
@@ -193,6 +193,12 @@ def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str
             repeated = f".repeat({repeats})" if repeats > 1 else ""
             cut = f"[:{_count(shape)}]" if repeats * len(elements) != _count(shape) else ""
             return f"torch.tensor({elements}, {where}){repeated}{cut}{viewed}"
+        case Text():
+            data = values.encoded()[: _count(shape)]
+            written = values.text if data == values.encoded() else data.decode("utf-8", "replace")
+            zeros = _count(shape) - len(data)
+            padding = f" + [0] * {zeros}" if zeros else ""
+            return f"torch.tensor(list({literal(written)}.encode()){padding}, {where}){viewed}"
 
 
 def _view(spec: TensorSpec, values: Zeros | Ones | Full | None, where: str) -> str:

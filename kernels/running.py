@@ -14,7 +14,7 @@ from kernels.call import Call
 from kernels.dtypes import DType
 from kernels.live import torch_dtype
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]
@@ -121,6 +121,11 @@ def fill_tensor(tensor: torch.Tensor, values: Values) -> None:
             flat = torch.tensor(list(values.flat()) or [0])
             repeats = -(-tensor.numel() // flat.numel())
             drawn = flat.repeat(repeats)[: tensor.numel()].reshape(tensor.shape)
+        case Text():
+            written = torch.tensor(list(values.encoded()[: tensor.numel()]), dtype=torch.uint8)
+            drawn = torch.zeros(tensor.numel(), dtype=torch.uint8)
+            drawn[: written.numel()] = written
+            drawn = drawn.reshape(tensor.shape)
     drawn = drawn.to(tensor.device)
     if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point:
         limit = torch.finfo(tensor.dtype).max

@@ -80,14 +80,26 @@ class Listed:
                 stack.pop()
 
 
-Values = Randn | Zeros | Ones | Full | Arange | Randint | Listed
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The bytes of a text in UTF-8, then zeros; what does not fit is cut off."""
+
+    text: str
+    kind: Literal["text"] = "text"
+
+    def encoded(self) -> bytes:
+        """The bytes; a lone surrogate, which no file can hold, becomes a question mark."""
+        return self.text.encode("utf-8", "replace")
+
+
+Values = Randn | Zeros | Ones | Full | Arange | Randint | Listed | Text
 
 MAX_NESTING = 64
 """Lists within lists that `read_values` takes: torch's limit on dimensions."""
 
 _KINDS: dict[Any, Any] = {
     field.default: generator
-    for generator in (Randn, Zeros, Ones, Full, Arange, Randint, Listed)
+    for generator in (Randn, Zeros, Ones, Full, Arange, Randint, Listed, Text)
     for field in fields(generator)
     if field.name == "kind"
 }
@@ -112,6 +124,10 @@ def read_values(value: Any) -> Values:
 
 def _member(name: str, item: Any) -> Any:
     if name == "kind" or (name == "seed" and item is None):
+        return item
+    if name == "text":
+        if not isinstance(item, str):
+            raise ValueError("text is a text")
         return item
     if name == "data":
         if not isinstance(item, list):
@@ -153,5 +169,8 @@ def bounds(values: Values | None, shape: tuple[int, ...]) -> tuple[float | int, 
         case Listed():
             elements = list(values.flat())
             return (min(elements), max(elements)) if elements else None
+        case Text():
+            data = values.encoded()[:count].ljust(min(count, len(values.encoded()) + 1), b"\0")
+            return min(data), max(data)
         case Randn():
             return None

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from kernels.checking import Check, Each, Fix, aside
-from kernels.quanto_int8_checkpoint.layers import LAYER_CHECKS, Listing
+from kernels.quanto_int8_checkpoint.layers import LAYER_CHECKS
 from kernels.quanto_int8_checkpoint.quantization_map import (
     FORMAT,
     FORMAT_KEY,
@@ -31,8 +31,9 @@ from kernels.quanto_int8_checkpoint.signature import (
     fill,
     fit,
 )
-from kernels.quanto_int8_checkpoint.wording import SHOWN, count, json_kind, short, why_not_quanto
+from kernels.quanto_int8_checkpoint.wording import SHOWN, why_not_quanto
 from kernels.registry import Operation
+from kernels.wording import Listing, count, json_kind, short
 
 SHARDED = "a map with more layers than the file is often the whole model's, and the file one shard of it"
 OWN_MAP = "the map that the export wrote to a JSON file, where it is at hand, is the better source"

@@ -27,13 +27,7 @@ from kernels.quanto_int8_checkpoint.signature import (
     is_float_scalar,
     quanto,
 )
-
-
-class Listing(tuple[str, ...]):
-    """Names that print as a list does."""
-
-    def __str__(self) -> str:
-        return str(list(self))
+from kernels.wording import Listing
 
 
 class LayerCheck(Check[Layer]):

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping
 from math import isfinite, sqrt
-from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import TensorSpec as RawTensor
-from safetensors import safe_open, serialize_file
+from safetensors import safe_open
 from torch import Tensor
 
 from kernels.call import Call
 from kernels.checking import guard
-from kernels.checkpoint import Checkpoint, Header, NameMapper
+from kernels.checkpoint import Header, NameMapper
+from kernels.checkpoint_file import WrittenFile, elements, read_header
 from kernels.dtypes import DType
 from kernels.live import described, spec_of
 from kernels.quanto_int8_checkpoint import reference
@@ -33,30 +27,11 @@ from kernels.quanto_int8_checkpoint.signature import (
     fill,
 )
 from kernels.running import Arguments, Outputs, Runner, Tolerance, build_tensor
-from kernels.spec import TensorSpec
 from kernels.values import Listed, Randint, Randn, Values, bounds
-
-Held = Mapping[str, tuple[Header, Values]]
-"""Tensor name → its header and what it holds."""
 
 # |a - b| <= t + t·|b| for outputs up to OUTPUT, by the type of x that everything is rounded to.
 TOLERANCES = {DType.BF16: 2e-2, DType.F16: 3e-3, DType.F32: 1e-5}
 OUTPUT = 14.0
-
-
-class WrittenFile(os.PathLike[str]):
-    """A safetensors file in a folder of its own, which goes with the last reference to it."""
-
-    def __init__(self, checkpoint: Checkpoint, held: Held) -> None:
-        folder = tempfile.mkdtemp(prefix="faultbook-")
-        weakref.finalize(self, shutil.rmtree, folder)
-        self.path = Path(folder) / "checkpoint.safetensors"
-        self.checkpoint = checkpoint
-        self.held = held
-        write(self.path, checkpoint.metadata, held)
-
-    def __fspath__(self) -> str:
-        return str(self.path)
 
 
 def quanto_int8_checkpoint(
@@ -81,44 +56,6 @@ def quanto_int8_checkpoint(
             return prefixes, None
         tensors = {suffix: file.get_tensor(layer.name(suffix)).to(x.device) for suffix in _operands(layer)}
     return prefixes, reference.linear(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))
-
-
-def read_header(file: Any) -> Checkpoint:
-    """What an open file says of itself; no tensor is read."""
-    slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (a handle is no mapping)
-    return Checkpoint(
-        file.metadata() or {},
-        {name: Header(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()},
-    )
-
-
-def write(path: Path, metadata: Mapping[str, str], held: Held) -> None:
-    """Write a safetensors file with the library; elements are drawn on the CPU.
-
-    Raises SafetensorError for element types that the library cannot write from Python: F6_E2M3, F6_E3M2, and
-    F4 in rows of an odd length.
-    """
-    built = {name: _elements(header, values) for name, (header, values) in held.items()}
-    raw = {
-        name: RawTensor(data_ptr=built[name].data_ptr(), data_len=header.nbytes, **_form(header))
-        for name, (header, _) in held.items()
-    }
-    serialize_file(raw, str(path), dict(metadata) or None)
-
-
-def _form(header: Header) -> dict[str, Any]:
-    """Type and shape as the library's writer takes them: torch's names, and F4 in pairs."""
-    if header.dtype == "F4" and header.shape and header.shape[-1] % 2 == 0:
-        return {"dtype": "float4_e2m1fn_x2", "shape": [*header.shape[:-1], header.shape[-1] // 2]}
-    return {"dtype": DType.parse(header.dtype).torch_name, "shape": list(header.shape)}
-
-
-def _elements(header: Header, values: Values) -> Tensor:
-    """The elements in row-major order, without a shape; zero bytes where torch has no such type."""
-    dtype = DType.parse(header.dtype)
-    if not dtype.in_torch:
-        return torch.zeros(header.nbytes, dtype=torch.uint8)
-    return build_tensor(TensorSpec((header.numel,), dtype), values, "cpu")
 
 
 def _operands(layer: Layer) -> tuple[str, ...]:
@@ -151,7 +88,7 @@ def _reference(arguments: Arguments) -> Outputs:
     layer = QuantoCall(file.checkpoint, arguments["name_mapper"], spec_of(x)).operand
     assert layer is not None, "the checks let no other activation pass"
     tensors = {
-        suffix: _elements(*file.held[layer.name(suffix)]).reshape(_shape(layer, suffix)).to(x.device)
+        suffix: elements(*file.held[layer.name(suffix)]).reshape(_shape(layer, suffix)).to(x.device)
         for suffix in _operands(layer)
     }
     return {"y": reference.linear_float32(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))}

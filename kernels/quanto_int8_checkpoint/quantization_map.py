@@ -9,6 +9,8 @@ import string
 from contextlib import suppress
 from typing import Any
 
+from kernels.wording import deeper
+
 FORMAT_KEY = "quantization_format"
 MAP_KEY = "quantization_map_base64"
 FORMAT = "quanto"
@@ -71,7 +73,7 @@ def decode(encoded: str) -> Any:
         raise MapFault(f"is nested deeper than {MAX_NESTING} levels") from error
     except ValueError as error:
         raise MapFault(_not_json(encoded, text, error)) from error
-    if _deeper(value, MAX_NESTING):
+    if deeper(value, MAX_NESTING):
         raise MapFault(f"is nested deeper than {MAX_NESTING} levels")
     return value
 
@@ -91,7 +93,7 @@ def recovered(encoded: str) -> str | None:
             value = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(value, dict) and not _deeper(value, MAX_NESTING):
+        if isinstance(value, dict) and not deeper(value, MAX_NESTING):
             return text
     return None
 
@@ -124,18 +126,3 @@ def _not_json(encoded: str, text: str, error: ValueError) -> str:
         return "holds a number with too many digits"
     hint = "; single quotes are Python's, JSON has double ones" if text.startswith("{'") else ""
     return f"decodes to text that is not JSON: {error.msg} at line {error.lineno} column {error.colno}{hint}"
-
-
-def _deeper(value: Any, limit: int) -> bool:
-    """Whether containers lie within containers more than `limit` times."""
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(limit):
-        if not level:
-            return False
-        level = [
-            member
-            for container in level
-            for member in (container.values() if isinstance(container, dict) else container)
-            if isinstance(member, (dict, list))
-        ]
-    return bool(level)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from kernels.quanto_int8_checkpoint.quantization_map import FORMAT, FORMAT_KEY
 from kernels.quanto_int8_checkpoint.signature import DATA, DENSE, REQUIRED, QuantoCall
+from kernels.wording import short
 
 SHOWN = 5
 """Names that upstream prints of each side."""
@@ -33,29 +33,3 @@ def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:
     if not call.all_qint8:
         other = next(layer for prefix in call.packed if not (layer := call.layer(prefix)).is_qint8)
         yield f"Only qint8 exports are accepted, and the layer has {other.describe(*REQUIRED)}."
-
-
-def count(names: Iterable[str], one: str, many: str = "") -> str:
-    """`one 'name'` or `12 ones`."""
-    names = list(names)
-    return f"{one} {names[0]!r}" if len(names) == 1 else f"{len(names)} {many or one + 's'}"
-
-
-def short(text: str) -> str:
-    """A text in quotes, cut where it is long."""
-    return repr(text) if len(text) <= 60 else f"{text[:40]!r}… ({len(text)} characters)"
-
-
-def json_kind(value: Any) -> str:
-    """A JSON value in words."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return f"the text {short(value)}"
-        case list():
-            return f"a list of {len(value)}"
-        case _:
-            return f"the number {value}"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from kernels.checkpoint import Checkpoint, FaultyMembers, Frozen, Header, NameMapper, escaped
-from kernels.values import Full, Listed, read_values
+from kernels.values import Full, Listed, Text, read_values
 
 FORM = {
     "metadata": {"quantization_format": "quanto"},
@@ -87,6 +87,9 @@ def test_described_values_survive() -> None:
 
 def test_nested_values_are_read_and_bounded() -> None:
     assert read_values({"kind": "list", "data": [[1, -2], [3, 4]]}) == Listed(((1, -2), (3, 4)))
+    assert read_values({"kind": "text", "text": "{}"}) == Text("{}")
+    with pytest.raises(ValueError, match="text is a text"):
+        read_values({"kind": "text", "text": 3})
     deep: Any = [1]
     for _ in range(64):
         deep = [deep]

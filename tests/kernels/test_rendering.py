@@ -18,7 +18,7 @@ from kernels.live import dtype_of
 from kernels.registry import Operation, operations
 from kernels.rendering import before_after, is_scripted, literal, python_call, reproduction, tensor
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ VALUES: list[tuple[Values, Callable[[torch.Tensor], bool]]] = [
     (Randint(4, 6), lambda t: set(t.flatten().tolist()) <= {4, 5}),
     (Listed(((1, 2, 3), (4, 5, 6))), lambda t: t.flatten().tolist() == [1, 2, 3, 4, 5, 6]),
     (Listed((1, 2, 3, 4)), lambda t: t.flatten().tolist() == [1, 2, 3, 4, 1, 2]),
+    (Text("\n \x04\x08"), lambda t: t.flatten().tolist() == [10, 32, 4, 8, 0, 0]),
+    (Text("\t\t\t\t\t\t\t"), lambda t: t.flatten().tolist() == [9] * 6),
     (Randn(mean=100.0, std=0.5), lambda t: bool(((t > 90) & (t < 110)).all())),
     (Randn(), lambda t: bool((t.abs() < 10).all())),
 ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernels.dtypes import DType, Safetensors, Torch
 from kernels.live import spec_of, torch_dtype
 from kernels.spec import TensorSpec, row_major
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Zeros, bounds
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Zeros, bounds
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 
@@ -91,3 +91,10 @@ def test_bounds_prove_nothing_about_normal_values_or_no_elements() -> None:
     assert bounds(Full(3), (0, 4)) is None
     assert bounds(Randint(2, 5), (1,)) == (2, 4)
     assert (bounds(Zeros(), (2,)), bounds(Ones(), (2,))) == ((0, 0), (1, 1))
+
+
+def test_a_text_is_its_bytes_then_zeros() -> None:
+    assert bounds(Text("abc"), (2,)) == (97, 98)
+    assert bounds(Text("abc"), (3,)) == (97, 99)
+    assert bounds(Text("abc"), (2**40,)) == (0, 99)
+    assert bounds(Text(""), (1,)) == (0, 0)
