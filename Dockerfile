@@ -56,14 +56,6 @@ COPY . .
 RUN --mount=type=secret,id=ca \
     /opt/faultbook/bin/pip wheel --no-deps --wheel-dir /wheels .
 
-FROM service-packages AS service-build
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    /opt/faultbook/bin/pip install --no-deps --no-index /wheels/*.whl
-
-FROM worker-packages AS worker-build
-RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
-    /opt/faultbook/bin/pip install --no-deps --no-index /wheels/*.whl
-
 # --- what runs
 FROM base AS runtime
 RUN groupadd --gid 10001 faultbook \
@@ -83,7 +75,9 @@ ENTRYPOINT ["faultbook"]
 CMD ["serve"]
 
 FROM runtime AS service
-COPY --from=service-build /opt/faultbook /opt/faultbook
+COPY --from=service-packages /opt/faultbook /opt/faultbook
+COPY --from=wheel /wheels /wheels
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 ARG FAULTBOOK_COMMIT
 ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001
@@ -100,7 +94,9 @@ RUN apt-get update \
 # On the data volume: kept across restarts, and on a file system that may hold executable code.
 ENV TRITON_CACHE_DIR=/var/lib/faultbook/triton \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
-COPY --from=worker-build /opt/faultbook /opt/faultbook
+COPY --from=worker-packages /opt/faultbook /opt/faultbook
+COPY --from=wheel /wheels /wheels
+RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
 ARG FAULTBOOK_COMMIT
 ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001
