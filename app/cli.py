@@ -23,6 +23,7 @@ from rich.table import Table
 
 from app.errors import Problem
 from app.http.text import json_bytes
+from app.printing import show_diagnosis, show_matches
 
 cli = typer.Typer(
     name="faultbook",
@@ -100,7 +101,7 @@ def match(
     if as_json:
         _print_json(answer)
     else:
-        _show_matches(answer)
+        show_matches(out, answer)
     raise typer.Exit(Exit.OK if answer["hasMatch"] else Exit.NEGATIVE)
 
 
@@ -182,7 +183,7 @@ def diagnose(
     if as_json:
         _print_json(answer)
     else:
-        _show_diagnosis(answer)
+        show_diagnosis(out, answer)
     raise typer.Exit(VERDICTS[answer["verdict"]])
 
 
@@ -194,7 +195,7 @@ def serve(
     """Serve the API and the pages."""
     import uvicorn
 
-    from app.environment import ForeignKernels, refuse_foreign_kernels
+    from app.environment import ForeignKernels, address, refuse_foreign_kernels
     from app.main import create_app
     from app.settings import SettingsError, load
 
@@ -205,6 +206,10 @@ def serve(
     except (ForeignKernels, SettingsError) as error:
         _complain(str(error))
         raise typer.Exit(Exit.USAGE) from None
+    place = address(settings)
+    if place.state != "ok":
+        _complain(f"{place.detail}; {place.remedy}")
+        raise typer.Exit(Exit.USAGE)
     uvicorn.run(
         create_app(settings),
         host=settings.host,
@@ -284,47 +289,7 @@ def _text(source: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        _usage(f"{source}: {error.strerror}")
-
-
-def _show_matches(answer: dict[str, Any]) -> None:
-    if not answer["matches"]:
-        out.print("No record matches this text.")
-    for index, found in enumerate(answer["matches"]):
-        kind = "match" if found["score"] >= 0.8 else "possible" if found["score"] >= 0.5 else "similar"
-        root = "  root cause" if index == answer["rootCause"] else ""
-        out.print(f"{found['id']}  {kind} {found['score']:.2f}  line {found['line']}{root}")
-        out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
-        for capture in found["captures"]:
-            out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
-    for missed in answer["unmatched"]:
-        out.print(
-            f"no record  line {missed['line']}  "
-            f"{escape(missed['exception'] or '')}: {escape(missed['message'])}"
-        )
-
-
-def _show_diagnosis(answer: dict[str, Any]) -> None:
-    raised = answer["raised"]
-    out.print(f"[bold]{answer['verdict']}[/bold]")
-    if raised:
-        out.print(f"{escape(raised['errorClass'])}: {escape(raised['message'] or '(no text)')}")
-    for check in answer["checks"]:
-        if check["status"] == "failed":
-            out.print(f"\n[red]failed[/red] {escape(check['id'])}  record {check['recordId']}")
-            for occurrence in check["occurrences"]:
-                out.print(f"  {escape(occurrence['reason'])}")
-                out.print(f"  found     {escape(occurrence['actual'])}")
-                out.print(f"  expected  {escape(occurrence['expected'])}")
-    for number, fix in enumerate(answer["fixes"], start=1):
-        safety = "safe" if fix["safe"] else "changes numbers or memory"
-        out.print(f"\n[green]fix {number}[/green] {escape(fix['title'])}  ({fix['level']}, {safety})")
-        for edit in fix["edits"]:
-            place = escape(f"{edit['argument']} {edit['attribute']}")
-            out.print(f"  {place}: {escape(json.dumps(edit['from']))} → {escape(json.dumps(edit['to']))}")
-    for line in (answer["detail"], answer["disagreement"]):
-        if line:
-            err.print(escape(line))
+        _usage(f"{source[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
 
 
 def _print_json(value: Any) -> None:

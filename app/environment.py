@@ -10,6 +10,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -53,10 +54,10 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _own_environment()
     yield _catalog()
     yield _data_folder(settings.data)
-    yield _port(settings)
+    yield address(settings)
     yield _torch()
     yield _triton()
-    yield from _gpu()
+    yield from _gpu(settings.device)
     yield _runs(settings)
 
 
@@ -98,7 +99,8 @@ def _data_folder(folder: Path) -> Finding:
     return Finding("data", "ok", str(folder))
 
 
-def _port(settings: Settings) -> Finding:
+def address(settings: Settings) -> Finding:
+    """Whether the service can listen where its settings say."""
     place = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -106,9 +108,24 @@ def _port(settings: Settings) -> Finding:
         try:
             probe.bind((settings.host.strip("[]"), settings.port))
         except OSError as error:
-            remedy = "stop what listens there, or choose another with FAULTBOOK_PORT"
-            return Finding("address", "missing", f"{place}: {error.strerror}", remedy, required=False)
+            if is_loopback(settings.host) and _faultbook_answers(settings.host, settings.port):
+                detail = f"{place}: a Faultbook already serves there"
+            else:
+                detail = f"{place}: {error.strerror}"
+            remedy = "stop what listens there, or choose another with FAULTBOOK_PORT or --port"
+            return Finding("address", "missing", detail, remedy, required=False)
     return Finding("address", "ok", f"{place} is free")
+
+
+def _faultbook_answers(host: str, port: int) -> bool:
+    connection = HTTPConnection(host.strip("[]"), port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().read(200) == b'{"status":"alive"}'
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _torch() -> Finding:
@@ -132,12 +149,17 @@ def _triton() -> Finding:
     return Finding("triton", "ok", version)
 
 
-def _gpu() -> Iterator[Finding]:
+def _gpu(device: str) -> Iterator[Finding]:
     """The driver's own files say whether there is a GPU; torch is not imported for it."""
     if not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/kfd").exists():
-        detail = "none visible: operations run in Triton's interpreter on the CPU"
-        remedy = "in a container, give it the GPU (docker run --gpus all)"
-        yield Finding("gpu", "missing", detail, remedy, required=False)
+        remedy = "install the GPU's driver; in a container, give it the GPU (docker run --gpus all)"
+        if device == "cuda":
+            yield Finding(
+                "gpu", "broken", "none visible, and FAULTBOOK_DEVICE is cuda: runs are refused", remedy
+            )
+        else:
+            detail = "none visible: operations run in Triton's interpreter on the CPU"
+            yield Finding("gpu", "missing", detail, remedy, required=False)
         return
     yield Finding("gpu", "ok", "a driver is loaded")
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")

@@ -20,8 +20,14 @@ def markdown(found: Curated) -> str:
 
 
 def title(message: str) -> str:
-    """The first characters of a message, on one line."""
-    return " ".join(message.split())[:TITLE].rstrip()
+    """A message as a heading or a link shows it: whole words of its beginning, on one line."""
+    whole = " ".join(message.split())
+    if len(whole) <= TITLE:
+        return whole
+    cut = whole[:TITLE]
+    if whole[TITLE] != " ":
+        cut = cut.rpartition(" ")[0] or cut
+    return f"{cut.rstrip()}…"
 
 
 def _blocks(found: Curated) -> Iterator[str]:
@@ -70,7 +76,15 @@ def _source(found: Curated) -> str:
         if record.github_url
         else ""
     )
-    return f"Raised at {code(place)}{link}"
+    others = [
+        code(f"{site.file.path}:{site.released}")
+        for site in found.fault.sites
+        if site.released is not None and f"{site.file.path}:{site.released}" != place
+    ]
+    release = (
+        f"; in release {found.fault.sites[0].file.package.version}: {', '.join(others)}" if others else ""
+    )
+    return f"Raised at {code(place)}{link}{release}"
 
 
 def _prevention(found: Curated) -> Iterator[str]:

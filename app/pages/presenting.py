@@ -61,16 +61,6 @@ def paragraphs(text: str) -> list[str]:
     return [part.strip() for part in text.split("\n\n") if part.strip()]
 
 
-def short(message: str) -> str:
-    """A message as a heading or a link shows it: whole words of its beginning."""
-    whole, cut = " ".join(message.split()), title(message)
-    if cut == whole:
-        return cut
-    if whole[len(cut)] != " ":
-        cut = cut.rpartition(" ")[0] or cut
-    return f"{cut}…"
-
-
 def record_path(identifier: str) -> str:
     """The path of a record's page."""
     return page_of(load_catalog(), identifier)
@@ -97,6 +87,6 @@ _TOOLS: Mapping[str, Any] = {
     "inline": inline,
     "pretty": pretty,
     "paragraphs": paragraphs,
-    "short": short,
+    "short": title,
     "record_path": record_path,
 }

@@ -110,5 +110,15 @@ def test_delimiters_outgrow_what_they_hold() -> None:
     assert fence("```", "text") == "````text\n```\n````"
 
 
-def test_a_title_is_one_short_line() -> None:
-    assert title("a\n b" + "c" * 100) == "a b" + "c" * 57
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("short", "short"),
+        ("two\nlines", "two lines"),
+        ("word " * 30, "word word word word word word word word word word word word…"),
+        ("a" * 70, "a" * 60 + "…"),
+        ("a" * 30 + " " + "b" * 40, "a" * 30 + "…"),
+    ],
+)
+def test_a_title_is_whole_words_on_one_line(message: str, shown: str) -> None:
+    assert title(message) == shown

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.pages.presenting import WIDTH, paragraphs, pretty, short
+from app.pages.presenting import WIDTH, paragraphs, pretty
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20),
@@ -26,20 +25,6 @@ def test_a_shape_stays_on_its_line_and_what_is_longer_is_broken() -> None:
         '{\n  "arguments": {\n    "input": {"shape": [16, 7168], "dtype": "bfloat16"},\n    "x": [\n'
         f'      "{"a" * WIDTH}",\n      "b"\n    ]\n  }}\n}}'
     )
-
-
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
-        ("short", "short"),
-        ("two\nlines", "two lines"),
-        ("word " * 30, "word word word word word word word word word word word word…"),
-        ("a" * 70, "a" * 60 + "…"),
-        ("a" * 30 + " " + "b" * 40, "a" * 30 + "…"),
-    ],
-)
-def test_a_heading_is_whole_words(message: str, shown: str) -> None:
-    assert short(message) == shown
 
 
 def test_paragraphs_are_what_blank_lines_part() -> None:

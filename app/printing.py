@@ -1,0 +1,72 @@
+"""Answers of the API as text for a terminal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+MATCH, POSSIBLE = 0.8, 0.5
+"""Scores from which a candidate is called a match, or possible, as the API has it."""
+
+
+def show_matches(out: Console, answer: dict[str, Any]) -> None:
+    """Every match with its captures, then the exceptions that have no record."""
+    if not answer["matches"]:
+        out.print("No record matches this text.")
+    for index, found in enumerate(answer["matches"]):
+        score = found["score"]
+        kind = "match" if score >= MATCH else "possible" if score >= POSSIBLE else "similar"
+        root = "  root cause" if index == answer["rootCause"] else ""
+        out.print(f"{found['id']}  {kind} {score:.2f}  line {found['line']}{root}")
+        out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
+        for capture in found["captures"]:
+            out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
+    for missed in answer["unmatched"]:
+        out.print(
+            f"no record  line {missed['line']}  "
+            f"{escape(missed['exception'] or '')}: {escape(missed['message'])}"
+        )
+
+
+def show_diagnosis(out: Console, answer: dict[str, Any]) -> None:
+    """Verdict, failing checks, fixes with what they cost, and what could not be looked at."""
+    raised = answer["raised"]
+    out.print(f"[bold]{answer['verdict']}[/bold] at level {answer['level']}")
+    if raised:
+        out.print(f"{escape(raised['errorClass'])}: {escape(raised['message'] or '(no text)')}")
+    for line in (answer["detail"], answer["disagreement"], (answer["run"] or {}).get("detail")):
+        if line:
+            out.print(escape(line))
+    for check in answer["checks"]:
+        if check["status"] == "failed":
+            _show_check(out, check)
+    unreached = [check["id"] for check in answer["checks"] if check["status"] == "not-reached"]
+    if unreached:
+        out.print(f"\nnot reached, for want of what failed: {escape(', '.join(unreached))}")
+    for number, fix in enumerate(answer["fixes"], start=1):
+        _show_fix(out, number, fix)
+    if answer["verdict"] != "passed" and not answer["fixes"]:
+        out.print("\nNo fix was found that makes every check pass; the records say what else can be done.")
+
+
+def _show_check(out: Console, check: dict[str, Any]) -> None:
+    color = "red" if check["severity"] == "error" else "yellow"
+    word = "failed" if check["severity"] == "error" else "warning"
+    out.print(f"\n[{color}]{word}[/{color}] {escape(check['id'])}  record {check['recordId']}")
+    for occurrence in check["occurrences"]:
+        out.print(f"  {escape(occurrence['reason'])}")
+        out.print(f"  found     {escape(occurrence['actual'])}")
+        out.print(f"  expected  {escape(occurrence['expected'])}")
+
+
+def _show_fix(out: Console, number: int, fix: dict[str, Any]) -> None:
+    safety = "safe" if fix["safe"] else "changes numbers or memory"
+    out.print(f"\n[green]fix {number}[/green] {escape(fix['title'])}  ({fix['level']}, {safety})")
+    for edit in fix["edits"]:
+        place = escape(f"{edit['argument']} {edit['attribute']}")
+        out.print(f"  {place}: {escape(json.dumps(edit['from']))} → {escape(json.dumps(edit['to']))}")
+    if fix["note"]:
+        out.print(f"  {escape(fix['note'])}")
