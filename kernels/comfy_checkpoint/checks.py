@@ -1,0 +1,97 @@
+"""What upstream refuses of a Comfy quantized file, in its order: inspection, choice of a method, building of
+layers.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from kernels.checking import Each
+from kernels.comfy_checkpoint.beyond_checks import (
+    BEYOND_LAYER_CHECKS,
+    ActivationDoesNotFit,
+    NotComfy,
+    PackedTensorsOverlooked,
+)
+from kernels.comfy_checkpoint.build_checks import BUILD_CHECKS
+from kernels.comfy_checkpoint.contents import fill
+from kernels.comfy_checkpoint.handler_checks import (
+    CONVROT_CHECKS,
+    METHOD_CHECKS,
+    BackendUnknown,
+    FormatsUnsupported,
+    W4a4Capability,
+    W4a8Capability,
+)
+from kernels.comfy_checkpoint.header_checks import (
+    HEADER_CHECKS,
+    MARKER_TENSOR_CHECKS,
+    MarkersMissing,
+    MetadataInvalid,
+    MetadataNotObject,
+    MetadataWithoutLayers,
+    Mxfp8Incompatible,
+)
+from kernels.comfy_checkpoint.int8_checks import INT8_CHECKS, MarkersCollide
+from kernels.comfy_checkpoint.nvfp4_checks import NVFP4_CHECKS, TensorsMissing
+from kernels.comfy_checkpoint.shard_checks import SHARD_CHECKS
+from kernels.comfy_checkpoint.signature import FUNCTION, VALID, ComfyCall, fit
+from kernels.comfy_checkpoint.sites import INSPECTION, MODULE
+from kernels.comfy_checkpoint.use_checks import APPLIED, METHOD_USES
+from kernels.comfy_checkpoint.w4_checks import W4A4_CHECKS, W4A8_CHECKS
+from kernels.registry import Operation
+
+DECLARED = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers)
+"""Without which the layers are not known."""
+
+LAYER_CHECKS = (
+    TensorsMissing,
+    *W4A8_CHECKS,
+    *W4A4_CHECKS,
+    *NVFP4_CHECKS,
+    *INT8_CHECKS,
+)
+
+layers = attrgetter("layers")
+
+STAGES = (
+    *HEADER_CHECKS,
+    Each(attrgetter("marker_tensors"), MARKER_TENSOR_CHECKS),
+    Each(attrgetter("mxfp8_layers"), (Mxfp8Incompatible,)),
+    MarkersMissing,
+    Each(layers, LAYER_CHECKS, premises=DECLARED),
+    Each(layers, (MarkersCollide,), premises=DECLARED),
+    FormatsUnsupported,
+    W4a8Capability,
+    W4a4Capability,
+    BackendUnknown,
+    Each(layers, CONVROT_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
+    Each(layers, METHOD_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
+    Each(
+        layers,
+        (*METHOD_USES, *BUILD_CHECKS, *SHARD_CHECKS, *APPLIED),
+        premises=(*DECLARED, FormatsUnsupported),
+    ),
+    NotComfy,
+    PackedTensorsOverlooked,
+    Each(layers, BEYOND_LAYER_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
+    ActivationDoesNotFit,
+)
+
+OPERATIONS = (
+    Operation(
+        name="comfy_checkpoint",
+        title="Comfy quantized checkpoint",
+        summary="Inspect a safetensors file of NVFP4, FP8, INT8 or 4-bit layers by its header; run one",
+        call=ComfyCall,
+        stages=STAGES,
+        valid=VALID,
+        fit=fit,
+        fill=fill,
+        outputs=(),
+        source=INSPECTION,
+        module=MODULE,
+        function=FUNCTION,
+        reference_only=True,
+    ),
+)
