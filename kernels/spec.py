@@ -73,8 +73,8 @@ class TensorSpec:
 
     @property
     def address(self) -> int:
-        """Byte address of the first element, counted from the aligned base."""
-        return self.offset * self.itemsize
+        """Byte address of the first element, counted from the aligned base; torch gives an empty tensor 0."""
+        return self.offset * self.itemsize if self.numel else 0
 
     @property
     def extent(self) -> int:
