@@ -79,6 +79,13 @@ class DType(Enum):
         return found
 
 
+ROUNDS_TO_INFINITY = {
+    DType.F16: 65_520.0,
+    DType.BF16: 2.0**128 - 2.0**119,
+    DType.F32: 2.0**128 - 2.0**103,
+}
+"""Smallest magnitude that a type rounds to infinity: half a step above its largest value."""
+
 _SHORT_FORMS = {
     "half": DType.F16,
     "float": DType.F32,

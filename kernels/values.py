@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from math import prod
+from math import inf, prod
 from typing import Any, Literal
 
 
@@ -174,3 +174,10 @@ def bounds(values: Values | None, shape: tuple[int, ...]) -> tuple[float | int, 
             return min(data), max(data)
         case Randn():
             return None
+
+
+def printable(value: float | int) -> float | int:
+    """A whole number beyond float64 as infinite: Python does not print arbitrarily long ones."""
+    if isinstance(value, int) and abs(value) >= 2**1024:
+        return inf if value > 0 else -inf
+    return value

@@ -14,12 +14,12 @@ from math import inf, lcm
 from typing import Self
 
 from kernels.checking import Fix, Severity, aside
-from kernels.dtypes import DType
+from kernels.dtypes import ROUNDS_TO_INFINITY, DType
 from kernels.per_token_group_quant.beyond import Hazard
 from kernels.per_token_group_quant.launcher import InputDims, MaskDims
 from kernels.per_token_group_quant.signature import MASKED, PACKED, VALID, QuantCall, packed_columns
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Randint, Values, bounds
+from kernels.values import Arange, Full, Listed, Randint, Values, bounds, printable
 
 FP16_UE8M0_FLOOR = 448.0 * 2.0**-16
 """A float16 group whose largest magnitude is not above this needs a multiplier of 2^16 or more, which float16
@@ -31,13 +31,6 @@ ROUNDS_TO_FLOOR = FP16_UE8M0_FLOOR + 2.0**-19
 
 RECIPROCAL_LIMIT = {DType.BF16: 2.0**126 + 2.0**118, DType.F32: 2.0**126 + 2.0**102}
 """The GPU's approximate division gives 0 for a divisor above 2^126; largest magnitude that rounds to that."""
-
-ROUNDS_TO_INFINITY = {
-    DType.F16: 65_520.0,
-    DType.BF16: 2.0**128 - 2.0**119,
-    DType.F32: 2.0**128 - 2.0**103,
-}
-"""Smallest magnitude that an input type rounds to infinity: half a step above its largest value."""
 
 CLAMPED_ONE_BY_ONE = 256
 """Counts of an arithmetic sequence that a fix writes out."""
@@ -71,7 +64,7 @@ class MaskedRowsOutOfRange(Hazard):
         rows = call.input.shape[1]
         for where, count in _counts(call.masked_m):
             if not 0 <= count <= rows:
-                yield cls(_printable(count), rows, where)
+                yield cls(printable(count), rows, where)
                 return
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
@@ -172,7 +165,7 @@ class InputNotFinite(Hazard):
         limit = ROUNDS_TO_INFINITY.get(call.input.dtype)
         for value in _elements(call.input):
             if limit is not None and not abs(value) < limit:
-                yield cls(_printable(value), call.input.dtype)
+                yield cls(printable(value), call.input.dtype)
                 return
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
@@ -308,13 +301,6 @@ def _elements(tensor: TensorSpec) -> Iterator[float]:
         yield from islice(tensor.values.flat(), tensor.numel)
     else:
         yield from bounds(tensor.values, tensor.shape) or ()
-
-
-def _printable(value: float) -> float:
-    """A whole number beyond float64 as infinite: Python does not print arbitrarily long ones."""
-    if isinstance(value, int) and abs(value) >= 2**1024:
-        return inf if value > 0 else -inf
-    return value
 
 
 ON_VALUES = (
