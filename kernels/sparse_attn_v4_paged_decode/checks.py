@@ -1,4 +1,4 @@
-"""What upstream's Python refuses in sparse_attn_v4_paged_decode, in its order."""
+"""What upstream's Python refuses in sparse_attn_v4_paged_decode, in its order; then all other checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Self
 from kernels.checking import Check, Fix, aside
 from kernels.dtypes import DType, Torch
 from kernels.registry import Operation
-from kernels.sparse_attn_v4_paged_decode.python_errors import AFTER_CHECKS, PoolHasNoWidth
+from kernels.sparse_attn_v4_paged_decode.beyond_numbers import BEYOND
+from kernels.sparse_attn_v4_paged_decode.launch_errors import AFTER_CHECKS
+from kernels.sparse_attn_v4_paged_decode.python_errors import PoolHasNoWidth
 from kernels.sparse_attn_v4_paged_decode.signature import (
     FP8,
     GROUP,
@@ -371,6 +373,7 @@ STAGES = (
     ScalesShape,
     KvDtype,
     *AFTER_CHECKS,
+    *BEYOND,
 )
 
 OPERATIONS = (

@@ -1,4 +1,4 @@
-"""sparse_attn_v4_paged_decode on live tensors: upstream's checks, then the reference."""
+"""sparse_attn_v4_paged_decode on live tensors: upstream's checks and our own, then the reference."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def sparse_attn_v4_paged_decode(
 ) -> Tensor:
     """Attention of each token over its own list of pool slots; [T, H, D] like q. No input is changed.
 
-    Arguments are those of SparseCall, on one CUDA device. Raises what upstream raises; where upstream would
-    read outside the pool or its index lists, an error of Python's or torch's own. `kv_splits` divides the
-    work among programs and changes the result by rounding alone, so the reference has no use for it.
+    Arguments are those of SparseCall, on one CUDA device. Raises what upstream raises, and ValueError for
+    layouts that crash or corrupt there. What the index lists hold is not looked at beforehand, since that
+    would wait for the GPU: where upstream would read outside the pool or the lists, torch raises its own
+    error. `kv_splits` divides the work among programs and changes the result by rounding alone, so the
+    reference has no use for it.
     """
     _guard(locals())
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """What Python and torch raise in sparse_attn_v4_paged_decode where upstream has no check of its own.
 
-Around its kernels, upstream's code unpacks q's shape, converts softmax_scale, reads the pool's strides and
-divides the device among the joining step's programs, in this order.
+Around its kernels, upstream's code unpacks q's shape, converts softmax_scale and reads the pool's strides.
+What fails in the launches themselves is in launch_errors.py.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from kernels.checking import Check, Fix, Given, aside
-from kernels.dtypes import DType
+from kernels.checking import Check, Fix, aside
 from kernels.sparse_attn_v4_paged_decode.signature import QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
 
@@ -111,14 +110,7 @@ class SoftmaxScale(PythonError):
     category = "type"
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
-        if call.q.ndim and call.q.shape[-1]:
-            scale = call.q.shape[-1] ** -0.5
-            yield Fix(
-                f"Pass D**-0.5 = {scale:.6g}",
-                call.replace(softmax_scale=scale),
-                safe=False,
-                note="the usual factor; some models use another",
-            )
+        yield from usual_softmax_scale(call)
 
 
 @dataclass(frozen=True)
@@ -161,6 +153,29 @@ class SoftmaxScaleIsNotANumber(SoftmaxScale):
     @classmethod
     def example(cls) -> SparseCall:
         return VALID.replace(softmax_scale=None)
+
+
+@dataclass(frozen=True)
+class SoftmaxScaleIsTooLarge(SoftmaxScale):
+    """Python's integers have no limit; its floats end at 1.8e308."""
+
+    raises = OverflowError
+    message = "int too large to convert to float"
+    reason = "softmax_scale is a whole number of {digits} bits, more than a float can hold"
+    digits: int = aside()
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        scale: object = call.softmax_scale
+        if isinstance(scale, int):
+            try:
+                float(scale)
+            except OverflowError:
+                yield cls(scale.bit_length())
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(softmax_scale=10**400)
 
 
 @dataclass(frozen=True)
@@ -211,36 +226,16 @@ class PoolHasNoDimensions(PythonError):
         return VALID.with_tensor("unified_kv", shape=())
 
 
-@dataclass(frozen=True)
-class NothingToReduce(PythonError):
-    """The step that joins the splits divides the device by the number of (token, head) pairs."""
-
-    raises = ZeroDivisionError
-    message = "integer division or modulo by zero"
-    reason = (
-        "q is {tokens} tokens of {heads} heads: with no work, the step that joins the splits divides by zero"
-    )
-    looks_at = ("q.shape", "kv_splits")
-    requires = "at least one token and one head, or kv_splits 1"
-    category = "values"
-    tokens: int = aside()
-    heads: int = aside()
-
-    @classmethod
-    def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        tokens, heads, _ = call.q.shape
-        if call.kv_splits != 1 and not (tokens and heads):
-            yield cls(tokens, heads)
-
-    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
-        yield Fix("Pass kv_splits=1, which returns the empty result", call.replace(kv_splits=1), safe=True)
-
-    @classmethod
-    def example(cls) -> SparseCall:
-        return VALID.replace(
-            q=TensorSpec((0, 16, 128), DType.BF16),
-            kv_indices=TensorSpec((0,), DType.I32),
-            kv_indptr=TensorSpec((1,), DType.I32),
+def usual_softmax_scale(call: SparseCall) -> Iterator[Fix[SparseCall]]:
+    """The factor that keeps the variance of the scores at 1."""
+    width = call.q.shape[-1] if call.q.ndim else 0
+    if width:
+        scale = width**-0.5
+        yield Fix(
+            f"Pass D**-0.5 = {scale:.6g}",
+            call.replace(softmax_scale=scale),
+            safe=False,
+            note="the usual factor; some models use another",
         )
 
 
@@ -263,11 +258,5 @@ def _pool_as_wide_as_q(call: SparseCall) -> Iterator[Fix[SparseCall]]:
 
 UNPACKED = (QHasTooFewDimensions, QHasTooManyDimensions)
 
-AFTER_CHECKS = (
-    *UNPACKED,
-    SoftmaxScaleIsNotANumeral,
-    SoftmaxScaleIsNotANumber,
-    PoolHasNoSlots,
-    PoolHasNoDimensions,
-    Given(UNPACKED, (NothingToReduce,)),
-)
+SCALE_CONVERTED = (SoftmaxScaleIsNotANumeral, SoftmaxScaleIsNotANumber, SoftmaxScaleIsTooLarge)
+POOL_STRIDES = (PoolHasNoSlots, PoolHasNoDimensions)

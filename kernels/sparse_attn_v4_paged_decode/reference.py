@@ -35,7 +35,7 @@ def decode(
 
     q            [T, H, D] bfloat16 or float16
     unified_kv   [P, D]: key and value at once; q's dtype, or float8_e4m3fn with kv_scales
-    kv_indices   [N] int32 or int64, slots
+    kv_indices   [N] int32 or int64, slots; other integers as well
     kv_indptr    [T + 1] int32 or int64: token t reads kv_indices[kv_indptr[t]:kv_indptr[t + 1]]
     attn_sink    [H] or longer, natural-log units
     kv_scales    [P, D / 64] float32
@@ -47,14 +47,14 @@ def decode(
     tokens, heads, width = q.shape
     out = torch.empty_like(q)
     sink = attn_sink.flatten()[:heads].view(heads).float() * LOG2E
-    starts = kv_indptr.tolist()
+    starts, listed = kv_indptr.tolist(), kv_indices.long()  # the kernel takes integers of any width
     for token in range(tokens):
         start, stop = starts[token], starts[token + 1]
         if stop <= start:
             out[token] = 0
             continue
-        place = torch.arange(start, stop, device=kv_indices.device)
-        slots = kv_indices.index_select(0, place)
+        place = torch.arange(start, stop, device=listed.device)
+        slots = listed.index_select(0, place)
         rows = _gather(unified_kv, slots, width)
         if kv_scales is not None:
             rows = dequantize(rows, kv_scales.index_select(0, slots), q.dtype, mode)

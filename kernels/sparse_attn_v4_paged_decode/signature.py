@@ -67,6 +67,8 @@ VALID = SparseCall(
 
 QUANTIZED = VALID.with_dtype("unified_kv", FP8).with_scales()
 
+_UNSIGNED = (DType.U8, DType.U16, DType.U32, DType.U64)
+
 SLOTS_A_TOKEN = 4
 """Slots each token reads when a call says nothing of it."""
 
@@ -102,11 +104,11 @@ def fill(call: SparseCall) -> Mapping[str, Values]:
     """Queries and pool of moderate size; every token reads equally many slots, each of them in the pool."""
     slots = call.unified_kv.shape[0] if call.unified_kv.ndim else 0
     tokens = max(call.kv_indptr.numel - 1, 1)
-    listed = call.kv_indices.numel if slots else 0
+    listed = min(call.kv_indices.numel, _largest(call.kv_indptr.dtype)) if slots else 0
     values: dict[str, Values] = {
         "q": Randn(std=0.5, seed=1),
         "unified_kv": Randn(std=64.0 if call.kv_scales is not None else 0.5, seed=2),
-        "kv_indices": Randint(0, max(slots, 1), seed=3),
+        "kv_indices": Randint(0, min(max(slots, 1), _largest(call.kv_indices.dtype) + 1), seed=3),
         "kv_indptr": Arange(0, listed // tokens),
         "attn_sink": Randn(seed=4),
     }
@@ -114,6 +116,11 @@ def fill(call: SparseCall) -> Mapping[str, Values]:
         # From 1/256 to twice that, every group its own, so that a scale taken from the wrong place shows.
         values["kv_scales"] = Arange(2.0**-8, 2.0**-8 / max(prod(call.kv_scales.shape), 1))
     return values
+
+
+def _largest(dtype: DType) -> int:
+    """Largest whole number that an index type holds."""
+    return (1 << dtype.bits - (dtype not in _UNSIGNED)) - 1
 
 
 def _size(tensor: TensorSpec | None, dim: int, at_least: int, *, default: int) -> int:

@@ -86,8 +86,11 @@ def fake(value: Any) -> Any:
 
 
 def emulated(name: str, calls: tuple[Call, ...]) -> bool:
-    huge = any(tensor.storage_bytes > BUILT_LIMIT for call in calls for _, tensor in call.tensors())
-    return huge or page(name).family == "device-placement"
+    return any(map(huge, calls)) or page(name).family == "device-placement"
+
+
+def huge(call: Call) -> bool:
+    return any(tensor.storage_bytes > BUILT_LIMIT for _, tensor in call.tensors())
 
 
 def cases(name: str) -> Iterator[tuple[Operation, Call, bool, bool]]:
@@ -98,7 +101,8 @@ def cases(name: str) -> Iterator[tuple[Operation, Call, bool, bool]]:
         yield operation, call, True, apart
     for operation in {case.operation.name: case.operation for case in records()[name].cases}.values():
         for call in working(operation):
-            yield operation, call, False, apart
+            if apart or not huge(call):
+                yield operation, call, False, apart
 
 
 def compiled(name: str, key: str) -> CodeType:

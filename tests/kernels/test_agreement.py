@@ -69,7 +69,9 @@ def _value(parameter: Argument, value: Any) -> st.SearchStrategy[Any]:
     return SCALARS if parameter.kind in (int, float, bool, str) else st.just(value)
 
 
-@pytest.mark.parametrize("name", ["per_token_group_quant", "quanto_int8_checkpoint"])
+@pytest.mark.parametrize(
+    "name", ["per_token_group_quant", "quanto_int8_checkpoint", "sparse_attn_v4_paged_decode"]
+)
 @settings(max_examples=250, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_checks_and_function_agree(interpreted: None, name: str, data: st.DataObject) -> None:
@@ -85,6 +87,8 @@ def test_checks_and_function_agree(interpreted: None, name: str, data: st.DataOb
         ),
         None,
     )
+    if expected is None and operation.examine(call).rejected:
+        return  # values that live tensors are not read for; a described call is refused before it runs
     from kernels.live import stated_devices
     from kernels.running import materialise
 

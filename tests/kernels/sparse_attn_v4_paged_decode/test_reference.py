@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from kernels.running import compare, materialise, seeded
 from kernels.sparse_attn_v4_paged_decode import reference
 from kernels.sparse_attn_v4_paged_decode.checks import OPERATIONS
 from kernels.sparse_attn_v4_paged_decode.op import RUNNERS, sparse_attn_v4_paged_decode, tolerance
-from kernels.sparse_attn_v4_paged_decode.signature import FP8, QUANTIZED, VALID, SparseCall
+from kernels.sparse_attn_v4_paged_decode.signature import FP8, QUANTIZED, VALID, SparseCall, fit
 from kernels.spec import TensorSpec
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
@@ -317,26 +318,67 @@ def test_scales_that_are_a_number_fail_as_in_python() -> None:
         live(problem((3, 5), fp8=True), kv_scales=0.5)
 
 
-UNRUNNABLE: dict[str, tuple[Callable[[Problem], Problem], type[Exception]]] = {
-    "slot past the pool": (lambda p: replace(p, kv_indices=p.kv_indices + 8), IndexError),
-    "slot -1": (lambda p: replace(p, kv_indices=p.kv_indices * 0 - 1), IndexError),
-    "span past the list": (lambda p: replace(p, kv_indices=p.kv_indices[:6]), IndexError),
-    "span before the list": (lambda p: replace(p, kv_indptr=torch.tensor([-2, 1, 3])), IndexError),
-    "spans for one token only": (lambda p: replace(p, kv_indptr=p.kv_indptr[:2]), IndexError),
-    "spans of floats": (lambda p: replace(p, kv_indptr=p.kv_indptr.float()), RuntimeError),
-    "slots of floats": (lambda p: replace(p, kv_indices=p.kv_indices.float()), RuntimeError),
-    "narrow pool": (lambda p: replace(p, unified_kv=p.unified_kv[:, :64]), RuntimeError),
-    "wide pool": (lambda p: replace(p, q=p.q[..., :64]), RuntimeError),
-    "pool of 3 dimensions": (lambda p: replace(p, unified_kv=p.unified_kv.view(8, 2, 64)), ValueError),
-    "too few sinks": (lambda p: replace(p, attn_sink=p.attn_sink[:1]), RuntimeError),
+Change = Callable[[Problem], Problem]
+
+UNREADABLE: dict[str, Change] = {
+    "slot past the pool": lambda p: replace(p, kv_indices=p.kv_indices + 8),
+    "slot -1": lambda p: replace(p, kv_indices=p.kv_indices * 0 - 1),
+    "span past the list": lambda p: replace(p, kv_indices=p.kv_indices[:6]),
+    "span before the list": lambda p: replace(p, kv_indptr=torch.tensor([-2, 1, 3])),
 }
 
 
-@pytest.mark.parametrize("what", UNRUNNABLE)
+@pytest.mark.parametrize("what", UNREADABLE)
 def test_what_upstream_would_read_out_of_bounds_raises_here(what: str) -> None:
-    change, error = UNRUNNABLE[what]
-    with pytest.raises(error):
+    with pytest.raises(IndexError):
+        live(UNREADABLE[what](problem((3, 5))))
+
+
+REFUSED: dict[str, tuple[Change, str]] = {
+    "spans_too_few": (
+        lambda p: replace(p, kv_indptr=p.kv_indptr[:2]),
+        "kv_indptr has 2 entries, 2 tokens need 3",
+    ),
+    "indices_not_integers": (
+        lambda p: replace(p, kv_indices=p.kv_indices.float()),
+        "kv_indices must be int32 or int64, got float32",
+    ),
+    "list_not_dense": (
+        lambda p: replace(p, kv_indices=p.kv_indices.repeat_interleave(2)[::2]),
+        "kv_indices must be dense, got shape (8,) and strides (2,)",
+    ),
+    "pool_width_differs": (
+        lambda p: replace(p, unified_kv=p.unified_kv[:, :64]),
+        "unified_kv is 64 columns wide, q 128",
+    ),
+    "pool_has_too_many_dimensions": (
+        lambda p: replace(p, unified_kv=p.unified_kv.view(8, 2, 64)),
+        "unified_kv has 3 dimensions, not 2",
+    ),
+    "sinks_too_few": (
+        lambda p: replace(p, attn_sink=p.attn_sink[:1]),
+        "attn_sink has 1 elements, 16 heads need as many",
+    ),
+    "softmax_scale_not_finite": (
+        lambda p: replace(p, softmax_scale=NAN),
+        "softmax_scale is nan, which is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_upstream_takes_and_reads_wrongly_is_refused_here(what: str) -> None:
+    change, text = REFUSED[what]
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$") as raised:
         live(change(problem((3, 5))))
+    assert type(raised.value.violation).id() == what  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.uint32])
+def test_indices_of_other_whole_numbers_are_read_as_they_are(dtype: torch.dtype) -> None:
+    p = problem((3, 5))
+    unusual = replace(p, kv_indices=p.kv_indices.to(dtype), kv_indptr=p.kv_indptr.to(dtype))
+    assert torch.equal(live(unusual), live(p))
 
 
 RUNNABLE: dict[str, SparseCall] = {
@@ -344,10 +386,8 @@ RUNNABLE: dict[str, SparseCall] = {
     "quantized": QUANTIZED,
     "float16": VALID.with_dtype("q", DType.F16).with_dtype("unified_kv", DType.F16),
     "strided": VALID.with_tensor("q", strides=(128, 256, 1)).with_tensor("unified_kv", strides=(1, 8)),
-    "65 tokens": OPERATION.fit({"q": TensorSpec((65, 3, 64), DType.BF16)}),
-    "empty pool": OPERATION.fit(
-        {"unified_kv": TensorSpec((0, 64), FP8), "kv_scales": TensorSpec((0, 1), DType.F32)}
-    ),
+    "65 tokens": fit({"q": TensorSpec((65, 3, 64), DType.BF16)}),
+    "empty pool": fit({"unified_kv": TensorSpec((0, 64), FP8), "kv_scales": TensorSpec((0, 1), DType.F32)}),
 }
 
 

@@ -1,0 +1,296 @@
+"""What torch, Triton and Python raise while sparse_attn_v4_paged_decode launches its kernels.
+
+With kv_splits 1 one kernel does everything. Otherwise partial results are allocated, one kernel computes a
+share of the slots a split, and a second joins them: its programs are counted from the multiprocessors. Where
+their number decides, it is that of an H200, where the outcomes were seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from kernels.checking import Fix, Given, aside
+from kernels.dtypes import DType
+from kernels.sparse_attn_v4_paged_decode.python_errors import (
+    POOL_STRIDES,
+    SCALE_CONVERTED,
+    UNPACKED,
+    PythonError,
+)
+from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
+from kernels.spec import TensorSpec
+
+MULTIPROCESSORS = 132
+"""Of an H200."""
+
+PROGRAMS_A_MULTIPROCESSOR = 2
+MOST_SPLITS_CHOSEN = 64
+HEADS_A_BLOCK = (16, 64)
+"""Fewest and most heads that one program computes."""
+
+JOINED_COLUMNS = 32
+"""Fewest columns of the result that a program of the joining step writes."""
+
+NARROWEST = 9
+"""Fewest columns a head that compile: the matrix product takes 16, to which 9 are rounded up."""
+
+POINTERS = {"unified_kv": 1, "kv_scales": 2, "kv_indices": 3, "kv_indptr": 4}
+"""Place of each argument among the first kernel's."""
+
+SINK_POINTER, SINK_POINTER_JOINING = 5, 3
+
+
+def next_power_of_two(count: int) -> int:
+    """The smallest power of two that is not below `count`; 1 for less than 1."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def previous_power_of_two(count: int) -> int:
+    """The largest power of two that is not above `count`; 1 for less than 1."""
+    return 1 << max(count.bit_length() - 1, 0) if count > 0 else 1
+
+
+def padded_heads(heads: int) -> int:
+    """Heads in whole blocks, for which partial results are allocated."""
+    block = _head_block(heads)
+    return -(-heads // block) * block
+
+
+def splits(call: SparseCall) -> Any:
+    """kv_splits, or what upstream chooses from tokens and heads on an H200."""
+    if call.kv_splits is not None:
+        return call.kv_splits
+    tokens, heads, _ = call.q.shape
+    programs = max(1, tokens * max(1, padded_heads(heads) // _head_block(heads)))
+    wanted = PROGRAMS_A_MULTIPROCESSOR * MULTIPROCESSORS // programs
+    return previous_power_of_two(min(wanted, MOST_SPLITS_CHOSEN))
+
+
+def _head_block(heads: int) -> int:
+    fewest, most = HEADS_A_BLOCK
+    return max(fewest, next_power_of_two(min(heads, most)))
+
+
+class Splits(PythonError):
+    """Partial results are allocated for every split, which makes torch the judge of their number."""
+
+    looks_at = ("kv_splits",)
+    requires = "kv_splits a power of two, or None"
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield Fix(
+            "Leave kv_splits out", call.without("kv_splits"), safe=True, note="chosen from tokens and heads"
+        )
+
+
+@dataclass(frozen=True)
+class SplitsNotAnInteger(Splits):
+    """A size is a whole number, even where a float has the value of one."""
+
+    raises = TypeError
+    message = (
+        "empty(): argument 'size' failed to unpack the object at pos 2 with error "
+        '"type must be tuple of ints,but got {got}"'
+    )
+    reason = "kv_splits is a {got}; it becomes a size of the partial results, which takes an int"
+    category = "type"
+    got: str
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        given: object = call.kv_splits
+        if given is not None and given != 1 and not isinstance(given, (int, TensorSpec)):
+            yield cls(type(given).__name__)
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        given: object = call.kv_splits
+        if isinstance(given, float) and given.is_integer() and given >= 1:
+            count = previous_power_of_two(int(given))
+            yield Fix(f"Pass the int {count}", call.replace(kv_splits=count), safe=True)
+        yield from super().fixes(call)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(kv_splits=2.0)
+
+
+@dataclass(frozen=True)
+class SplitsNegative(Splits):
+    """-1 does not mean "choose": None does."""
+
+    raises = RuntimeError
+    message = "Trying to create tensor with negative dimension {got}: {shape}"
+    reason = "kv_splits is {got}, and partial results are allocated for that many"
+    category = "values"
+    got: int
+    shape: list[int]
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        tokens, heads, _ = call.q.shape
+        if isinstance(call.kv_splits, int) and call.kv_splits < 0:
+            yield cls(call.kv_splits, [tokens, call.kv_splits, padded_heads(heads)])
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(kv_splits=-1)
+
+
+class OnHost(PythonError):
+    """Only q's device is checked; of the other tensors Triton asks the driver, one by one."""
+
+    raises = ValueError
+    message = "Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
+    reason = "{argument} is on the CPU; only q's device is checked, and the kernel reads device memory"
+    requires = "every tensor on q's GPU"
+    category = "device"
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        device = call.q.device if call.q.device_type == "cuda" else "cuda"
+        moved = {
+            name: replace(tensor, device=device)
+            for name, tensor in call.tensors()
+            if name != "q" and tensor.device_type != "cuda"
+        }
+        yield Fix(f"Move {' and '.join(moved)} to the GPU", call.replace(**moved), safe=True, note="one copy")
+
+
+@dataclass(frozen=True)
+class PointerOnHost(OnHost):
+    """The pool, its scales and the index lists are read by the first kernel."""
+
+    looks_at = ("unified_kv.device", "kv_scales.device", "kv_indices.device", "kv_indptr.device")
+    at: int
+    argument: str = aside()
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        for name, tensor in sorted(call.tensors(), key=lambda item: POINTERS.get(item[0], 0)):
+            if name in POINTERS and _is_on_host(tensor):
+                yield cls(POINTERS[name], name)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.with_tensor("kv_indices", device="cpu")
+
+
+@dataclass(frozen=True)
+class NothingToReduce(PythonError):
+    """The step that joins the splits divides the device by the number of (token, head) pairs."""
+
+    raises = ZeroDivisionError
+    message = "integer division or modulo by zero"
+    reason = (
+        "q is {tokens} tokens of {heads} heads: with no work, the step that joins the splits divides by zero"
+    )
+    looks_at = ("q.shape", "kv_splits")
+    requires = "at least one token and one head, or kv_splits 1"
+    category = "values"
+    tokens: int = aside()
+    heads: int = aside()
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        tokens, heads, _ = call.q.shape
+        if call.kv_splits != 1 and not (tokens and heads):
+            yield cls(tokens, heads)
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield Fix("Pass kv_splits=1, which returns the empty result", call.replace(kv_splits=1), safe=True)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(
+            q=TensorSpec((0, 16, 128), DType.BF16),
+            kv_indices=TensorSpec((0,), DType.I32),
+            kv_indptr=TensorSpec((1,), DType.I32),
+        )
+
+
+@dataclass(frozen=True)
+class HeadTooNarrowToJoin(PythonError):
+    """With few tokens the joining step shares out chunks of 32 columns, of which 16 columns have none."""
+
+    raises = ZeroDivisionError
+    message = "integer division or modulo by zero"
+    reason = (
+        "heads of {width} columns hold no whole chunk of 32, and with {splits_used} splits the joining step "
+        "divides by their number of chunks where there are fewer than {pairs} (token, head) pairs, twice the "
+        "{multiprocessors} multiprocessors of a GPU"
+    )
+    looks_at = ("q.shape", "kv_splits")
+    requires = "more than 16 columns a head, or kv_splits 1"
+    category = "shape"
+    width: int = aside()
+    splits_used: int = aside()
+    pairs: int = aside(default=PROGRAMS_A_MULTIPROCESSOR * MULTIPROCESSORS)
+    multiprocessors: int = aside(default=MULTIPROCESSORS)
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        tokens, heads, width = call.q.shape
+        used = splits(call)
+        few = 0 < tokens * heads < PROGRAMS_A_MULTIPROCESSOR * MULTIPROCESSORS
+        if few and NARROWEST <= width <= JOINED_COLUMNS // 2 and isinstance(used, int) and used > 1:
+            yield cls(width, used)
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield Fix("Pass kv_splits=1, which joins nothing", call.replace(kv_splits=1), safe=True)
+        yield from padded_to(call, JOINED_COLUMNS)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(
+            q=TensorSpec((2, 16, 16), DType.BF16),
+            unified_kv=TensorSpec((8, 16), DType.BF16),
+            softmax_scale=0.25,
+        )
+
+
+@dataclass(frozen=True)
+class SinkOnHost(OnHost):
+    """The sink is read by the last kernel: the only one, or the one that joins the splits."""
+
+    looks_at = ("attn_sink.device", "kv_splits")
+    at: int
+    argument: str = aside(default="attn_sink")
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        if _is_on_host(call.attn_sink):
+            yield cls(SINK_POINTER if splits(call) == 1 else SINK_POINTER_JOINING)
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.with_tensor("attn_sink", device="cpu")
+
+
+def padded_to(call: SparseCall, width: int) -> Iterator[Fix[SparseCall]]:
+    """q and pool with columns of zeros, which change no score."""
+    if call.unified_kv.ndim == 2 and call.unified_kv.shape[-1] == call.q.shape[-1] and call.kv_scales is None:
+        yield Fix(
+            f"Pad q and the pool with zero columns to {width}",
+            call.with_tensor("q", shape=(*call.q.shape[:-1], width), values=None).with_tensor(
+                "unified_kv", shape=(call.unified_kv.shape[0], width), values=None
+            ),
+            safe=True,
+            note=f"the result has {width} columns, those beyond the real width 0; softmax_scale stays",
+        )
+
+
+def _is_on_host(tensor: TensorSpec) -> bool:
+    """An empty tensor has no pointer to ask about."""
+    return tensor.device_type == "cpu" and tensor.numel > 0
+
+
+AFTER_CHECKS = (
+    *UNPACKED,
+    *SCALE_CONVERTED,
+    Given(UNPACKED, (SplitsNotAnInteger, SplitsNegative)),
+    *POOL_STRIDES,
+    PointerOnHost,
+    Given(UNPACKED, (NothingToReduce, HeadTooNarrowToJoin, SinkOnHost)),
+)
+"""What fails behind upstream's own checks, in order."""
