@@ -15,7 +15,7 @@ from kernels.call import Call
 from kernels.dtypes import DType
 from kernels.live import torch_dtype
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]
@@ -111,15 +111,18 @@ def fill_tensor(tensor: torch.Tensor, values: Values) -> None:
         case Ones():
             drawn = torch.ones((), dtype=torch.float64)
         case Full(value=value):
-            drawn = torch.tensor(value)
+            drawn = torch.tensor(_representable(value))
         case Arange(start=start, step=step):
-            drawn = (torch.arange(tensor.numel()) * step + start).reshape(tensor.shape)
+            ramp = torch.arange(tensor.numel()) * _representable(step) + _representable(start)
+            drawn = ramp.reshape(tensor.shape)
         case Randint(low=low, high=high, seed=seed):
-            drawn = torch.randint(low, max(high, low + 1), tensor.shape, generator=_generator(seed))
+            low = max(min(low, INT64.max - 1), INT64.min)
+            high = max(min(high, INT64.max), low + 1)
+            drawn = torch.randint(low, high, tensor.shape, generator=_generator(seed))
         case Randn(mean=mean, std=std, seed=seed):
             drawn = torch.randn(tensor.shape, generator=_generator(seed)) * std + mean
         case Listed():
-            flat = torch.tensor(list(values.flat()) or [0])
+            flat = torch.tensor([_representable(item) for item in values.flat()] or [0])
             repeats = -(-tensor.numel() // flat.numel())
             drawn = flat.repeat(repeats)[: tensor.numel()].reshape(tensor.shape)
         case Text():
@@ -195,6 +198,16 @@ def _ordinal(tensor: torch.Tensor) -> torch.Tensor:
 def _largest(values: torch.Tensor) -> float:
     finite = values[values.isfinite()]
     return float(finite.max()) if finite.numel() else float("inf") if values.numel() else 0.0
+
+
+INT64 = torch.iinfo(torch.int64)
+
+
+def _representable(number: float) -> float:
+    """The number where torch holds it, else the float nearest to it, which may be infinite."""
+    if isinstance(number, int) and not INT64.min <= number <= INT64.max:
+        return float(printable(number))
+    return number
 
 
 def _generator(seed: int | None) -> torch.Generator:

@@ -68,6 +68,21 @@ def test_values_beyond_fp8_are_clamped_before_the_cast() -> None:
     assert built.float().tolist() == [448.0, -448.0, 448.0]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        Full(10**400),
+        Full(-(10**400)),
+        Arange(10**30, 10**20),
+        Listed((10**400, 1)),
+        Randint(-(10**30), 10**30),
+    ],
+)
+@pytest.mark.parametrize("dtype", [DType.I32, DType.F32, DType.F16])
+def test_numbers_beyond_torchs_are_held_as_well_as_the_type_can(values: Full, dtype: DType) -> None:
+    assert build_tensor(TensorSpec((2,), dtype), values, "cpu").shape == (2,)
+
+
 def test_an_exact_output_allows_no_difference_and_equal_nans_agree() -> None:
     nan = float("nan")
     a = torch.tensor([1.0, nan, float("inf")])
