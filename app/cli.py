@@ -188,6 +188,31 @@ def diagnose(
 
 
 @cli.command()
+def checkpoint(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE.safetensors", exists=True, dir_okay=False, help="Only its header is read."
+        ),
+    ],
+    operation: Annotated[
+        str | None, typer.Option(help="The format to inspect; without it, the one that claims the file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether a checkpoint file can be opened, and what its format's loader would refuse."""
+    from app.diagnose.offline import diagnose_path
+
+    answer = asyncio.run(diagnose_path(file, operation))
+    if as_json:
+        _print_json(answer)
+    else:
+        out.print(escape(answer["operation"]))
+        show_diagnosis(out, answer)
+    raise typer.Exit(VERDICTS[answer["verdict"]])
+
+
+@cli.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (FAULTBOOK_HOST).")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (FAULTBOOK_PORT).")] = None,

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kernels
 from kernels.call import Call
 from kernels.checking import Check, Examination, Stages, checks_of, examine
 from kernels.upstream import File
 from kernels.values import Values
+
+if TYPE_CHECKING:
+    from kernels.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Operation:
     module      dotted name of upstream's module, for reproduction scripts
     function    upstream's name of the function, where the operation is called otherwise
     reference_only   there is no kernel, only a plain torch reference
+    claims      whether a checkpoint is of the format that the operation inspects, or means to be; None where
+                it inspects none
     """
 
     name: str
@@ -45,6 +50,7 @@ class Operation:
     module: str
     function: str = ""
     reference_only: bool = False
+    claims: Callable[[Checkpoint], bool] | None = None
 
     @property
     def checks(self) -> tuple[type[Check[Any]], ...]:

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNKNOWN = "0" * 40
+"""Commit of a package whose lines are known from its release alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """A published package whose messages are catalogued; `commit` is the one that lines and links refer
-    to.
+    to, or UNKNOWN.
     """
 
     name: str
@@ -28,7 +31,15 @@ SGLANG = Package(
     description="Serving engine for large language and diffusion models",
 )
 
-PACKAGES = (SGLANG,)
+SAFETENSORS = Package(
+    name="safetensors",
+    repo="huggingface/safetensors",
+    commit=UNKNOWN,
+    version="0.8.0",
+    description="Reader and writer of the safetensors format",
+)
+
+PACKAGES = (SAFETENSORS, SGLANG)
 
 
 @dataclass(frozen=True, slots=True)

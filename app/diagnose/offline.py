@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from app.diagnose.arguments import schema
+from app.diagnose.files import diagnose_file
 from app.diagnose.questions import operation_named, parse_question
 from app.diagnose.service import Diagnoser, summaries
 from app.settings import Settings, load
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
+from kernels.safetensors_file.file_start import first_bytes
+
+
+async def diagnose_path(path: Path, operation: str | None) -> dict[str, Any]:
+    """The answer that POST /api/diagnose/checkpoint would give for a file; only its header is read."""
+    settings = load(workers=0)
+    answer = await diagnose_file(_diagnoser(settings, WorkerPool(settings)), first_bytes(path), operation)
+    return answer.model_dump(by_alias=True, mode="json")
 
 
 async def diagnose_body(body: bytes) -> dict[str, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import Annotated, cast
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
+from app.diagnose.files import diagnose_file, file_of
 from app.diagnose.questions import example_question, operation_named, parse_question
 from app.diagnose.service import Diagnoser, Question, summaries
 from app.errors import (
@@ -23,7 +24,7 @@ from app.errors import (
     UnsupportedMediaType,
     described,
 )
-from app.http.bodies import read_bytes
+from app.http.bodies import read_bytes, request_body
 from app.http.caching import json_response
 from app.http.metrics import metrics_of
 from app.http.text import json_bytes
@@ -31,6 +32,7 @@ from app.http.urls import absolute
 from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
+from kernels.safetensors_file.file_start import MAX_SIZE
 
 
 @asynccontextmanager
@@ -86,8 +88,41 @@ async def diagnose(request: Request) -> Response:
     return await _answered(request, parse_question(await read_bytes(request, "application/json")))
 
 
+@router.post(
+    "/api/diagnose/checkpoint",
+    summary="A checkpoint by its first bytes: can it be opened, and what does its format's loader refuse",
+    responses={
+        200: {"model": schemas.DiagnosisModel},
+        **described(NotFound, ContentTooLarge, UnsupportedMediaType, InvalidRequest),
+    },
+    openapi_extra=request_body(
+        binary={
+            "type": "string",
+            "format": "binary",
+            "description": "a .safetensors file from its first byte to the end of its header, or further",
+        }
+    ),
+)
+async def diagnose_checkpoint(
+    request: Request,
+    operation: Annotated[
+        str | None,
+        Query(max_length=200, description="the format to inspect; default: the one that claims the file"),
+    ] = None,
+    size: Annotated[
+        int | None,
+        Query(ge=0, le=MAX_SIZE, description="bytes of the whole file, to tell whether its data is there"),
+    ] = None,
+) -> Response:
+    start = file_of(await read_bytes(request, "application/octet-stream"), size)
+    return _reported(request, await diagnose_file(diagnoser_of(request), start, operation))
+
+
 async def _answered(request: Request, question: Question) -> Response:
-    answer = await diagnoser_of(request).diagnose(question)
+    return _reported(request, await diagnoser_of(request).diagnose(question))
+
+
+def _reported(request: Request, answer: schemas.DiagnosisModel) -> Response:
     metrics_of(request).diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
     return Response(
         answer.model_dump_json(by_alias=True),

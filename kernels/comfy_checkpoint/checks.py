@@ -7,6 +7,7 @@ from __future__ import annotations
 from operator import attrgetter
 
 from kernels.checking import Each
+from kernels.checkpoint import Checkpoint
 from kernels.comfy_checkpoint.beyond_checks import (
     BEYOND_LAYER_CHECKS,
     ActivationDoesNotFit,
@@ -78,6 +79,13 @@ STAGES = (
     ActivationDoesNotFit,
 )
 
+
+def _claims(checkpoint: Checkpoint) -> bool:
+    """Whether anything in the file is a marker; weights that look quantized may be another format's."""
+    call = ComfyCall(checkpoint)
+    return call.declared is not None or bool(call.marker_tensors) or call.is_mxfp8
+
+
 OPERATIONS = (
     Operation(
         name="comfy_checkpoint",
@@ -93,5 +101,6 @@ OPERATIONS = (
         module=MODULE,
         function=FUNCTION,
         reference_only=True,
+        claims=_claims,
     ),
 )

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from kernels.checking import Check, Each, Fix, aside
+from kernels.checkpoint import Checkpoint
 from kernels.quanto_int8_checkpoint.layers import LAYER_CHECKS
 from kernels.quanto_int8_checkpoint.quantization_map import (
     FORMAT,
@@ -350,6 +351,12 @@ def _from_tensors(call: QuantoCall) -> Iterator[Fix[QuantoCall]]:
         )
 
 
+def _claims(checkpoint: Checkpoint) -> bool:
+    """Whether the file declares itself a Quanto checkpoint, or has tensors that only such a file has."""
+    call = QuantoCall(checkpoint)
+    return call.is_quanto or bool(call.packed)
+
+
 STAGES = (
     ConfigFromDictionary,
     NotQuanto,
@@ -377,5 +384,6 @@ OPERATIONS = (
         module=MODULE,
         function=FUNCTION,
         reference_only=True,
+        claims=_claims,
     ),
 )

@@ -146,7 +146,7 @@ def test_the_version_follows_the_content(records: tuple[Curated, ...], catalog: 
 
 def test_repositories(catalog: Catalog) -> None:
     found = {item.repo: item for item in catalog.repositories()}
-    assert set(found) == {"faultbook", "sgl-project/sglang"}
+    assert set(found) == {"faultbook", "huggingface/safetensors", "sgl-project/sglang"}
     assert sum(item.error_count for item in found.values()) == len(catalog.records)
     assert (found["sgl-project/sglang"].package, found["sgl-project/sglang"].package_version) == (
         "sglang",
