@@ -242,6 +242,14 @@ def test_a_fault_far_into_a_long_header_keeps_the_prefix_and_says_so() -> None:
     assert str(library(data)).startswith(raised.text.removesuffix(OMITTED))
 
 
+def test_a_long_sound_header_is_accepted() -> None:
+    many = {f"t{number}": entry("I8", [1], number, number + 1) for number in range(EXACT // 40)}
+    data = written(json.dumps(many) + " " * 7, len(many))
+    assert len(data) > EXACT + len(many)
+    assert library(data) is None
+    assert predicted(whole(data)) is None
+
+
 def test_a_type_fault_in_a_long_header_has_the_librarys_text() -> None:
     many = {f"t{number}": entry("I8", [0], 0, 0) for number in range(EXACT // 50)}
     data = written(json.dumps({**many, "last": entry("Q4", [0], 0, 0)}))
