@@ -116,6 +116,12 @@ def without_launcher(message: bytes) -> bytes:
     return _LAUNCHER_START.sub(b"", message, 1)
 
 
+def after_launcher(data: bytes, start: int, stop: int) -> int:
+    """Where a message begins behind the `Failed at file:line: ` before it, if there is one."""
+    found = _LAUNCHER_START.match(data[start:stop])
+    return start + found.end() if found else start
+
+
 def chain_markers(pasted: Pasted) -> Iterator[int]:
     """Offsets of the sentences between the blocks of a chained traceback."""
     if b"above exception" not in pasted.data:

@@ -69,7 +69,7 @@ class Work:
                     yield place
         self.truncated = self.truncated or Index.exhausted(tried)
         for start, stop in self._messages():
-            chunk = Chunk(self.pasted.data, start, stop)
+            chunk = Chunk(self.pasted.data, context.after_launcher(self.pasted.data, start, stop), stop)
             for found in self.matcher.index.whole(chunk.key):
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
                     yield place

@@ -138,6 +138,7 @@ def test_how_much_text_a_match_needs(message: str, text: str, curated: bool, sur
 def test_a_text_without_a_long_literal_is_found_only_whole(text: str, found: bool) -> None:
     matcher = Matcher([_short("it", "bad one {x}!", curated=True), _short("other", "worse", curated=True)])
     assert bool(matcher.match(f"ValueError: {text}").matches) is found
+    assert bool(matcher.match(f"RuntimeError: Failed at csrc/a.cuh:404: {text}").matches) is found
 
 
 def test_only_records_of_the_asked_repository(matcher: Matcher) -> None:
