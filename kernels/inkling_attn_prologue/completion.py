@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from kernels.dtypes import DType
+from kernels.inkling_attn_prologue.derived import elements
 from kernels.inkling_attn_prologue.signature import (
     HEAD,
     DecodeCall,
@@ -216,7 +218,7 @@ def _halves(tokens: int) -> int:
 def _shared_fill(call: PrologueCall) -> dict[str, Values]:
     """Moderate numbers, zeroed buffers, a state slot and a pool slot of its own for each."""
     state_slots = call.k_cache.shape[0] if call.k_cache.ndim else 0
-    pool_slots = call.k_buf.shape[0] if call.k_buf.ndim else 0
+    pool_slots = min((pool.shape[0] for pool in (call.k_buf, call.v_buf) if pool.ndim), default=0)
     owned = call.cache_indices.values or _distinct(call.cache_indices.numel, state_slots)
     return {
         "qkvr": Randn(),
@@ -253,10 +255,11 @@ def fill_extend(call: ExtendCall) -> Mapping[str, Values]:
     """Sequences as equal as can be; all tracked, where there are slots that none works in."""
     tokens, sequences = _rows(call), max(call.cu.numel - 1, 0)
     tracked = _spare(call) if tokens else None
+    starts, owned = elements(call.cu, sequences + 1), elements(call.si, tokens)
     own = {
         "has_initial_state": Ones(),
-        "cu": _starts(tokens, sequences),
-        "si": _owners(tokens, sequences),
+        "cu": _starts(tokens, sequences) if owned is None else _starts_of(owned, sequences),
+        "si": _owners(tokens, sequences) if starts is None else _owners_of(starts, tokens),
         "track_rows": Randint(0, max(tokens, 1)),
         "track_mask": Ones() if tracked else Zeros(),
         "track_dst": tracked or Zeros(),
@@ -313,3 +316,14 @@ def _owners(tokens: int, sequences: int) -> Values:
         return Listed(tuple(((token + 1) * sequences - 1) // tokens for token in range(tokens)))
     # The half step keeps every quotient away from the whole numbers that it is cut at.
     return Arange(sequences / tokens / 2, sequences / tokens)
+
+
+def _starts_of(owned: Sequence[float], sequences: int) -> Values:
+    """Where each sequence starts, for tokens whose sequences are described."""
+    return Listed(tuple(sum(owner < index for owner in owned) for index in range(sequences + 1)))
+
+
+def _owners_of(starts: Sequence[float], tokens: int) -> Values:
+    """The sequence of each token, for sequences whose starts are described."""
+    ends = sorted(starts[1:])
+    return Listed(tuple(min(bisect_right(ends, token), max(len(ends) - 1, 0)) for token in range(tokens)))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.inkling_attn_prologue import reference
 from kernels.inkling_attn_prologue.checks import OPERATIONS, STAGES_DECODE, STAGES_EXTEND, STAGES_VERIFY
+from kernels.inkling_attn_prologue.conversion import COUNTS
 from kernels.inkling_attn_prologue.reference import Pool, Projection, Result
 from kernels.inkling_attn_prologue.signature import DecodeCall, ExtendCall, PrologueCall, VerifyCall
 from kernels.live import Guard
@@ -164,7 +165,9 @@ def _extend(arguments: Arguments) -> Result:
 
 
 def _referred(function: Callable[..., Result], arguments: Arguments, own: tuple[str, ...]) -> Result:
-    """Call the reference with the arguments in its own grouping."""
+    """Call the reference with the arguments in its own grouping, counts as int() makes them."""
+    counts = {name: int(arguments[name]) for name in COUNTS if name in arguments}
+    arguments = arguments | counts
     with torch.no_grad():
         return function(
             _group(Projection, arguments),

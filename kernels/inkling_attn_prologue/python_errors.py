@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 from kernels.checking import Fix, aside
 from kernels.inkling_attn_prologue.bound import PrologueCheck
@@ -53,7 +53,7 @@ class Widths(PythonError):
     """The widths of q and of k and v are divided by the width of a head."""
 
     raises = TypeError
-    looks_at = ("dq", "dkv", "mxfp8_quant")
+    looks_at: ClassVar[tuple[str, ...]] = ("dq", "dkv", "mxfp8_quant")
     requires = "dq and dkv whole numbers"
     category = "type"
 

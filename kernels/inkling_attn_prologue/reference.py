@@ -161,7 +161,7 @@ def decode(
         _write_state(cache, slots[present], new[present])
         if track_mask is not None and track_indices is not None:
             tracked = _per_owner(track_mask, tokens).bool() & present
-            _write_state(cache, track_indices[:tokens][tracked], new[tracked])
+            _write_state(cache, _first_of_each(track_indices)[:tokens][tracked], new[tracked])
     return result
 
 
@@ -229,15 +229,17 @@ def extend(
         for cache, state, x in zip((k_cache, v_cache), states, inputs, strict=True):
             _keep_ends(cache, state, slots, has_initial_state, cu, x)
             for sequence in track_mask.reshape(-1).nonzero().flatten().tolist():
-                rows = x.index_select(0, track_rows.view(sequences, projection.earlier)[sequence])
-                _write_state(cache, track_dst[sequence : sequence + 1], rows.unsqueeze(0))
+                tracked = track_rows.reshape(-1)[: sequences * projection.earlier].view(sequences, -1)
+                rows = x.index_select(0, tracked[sequence])
+                slot = _first_of_each(track_dst)[sequence : sequence + 1]
+                _write_state(cache, slot, rows.unsqueeze(0))
     return result
 
 
 def _history(state: Tensor, x: Tensor, cu: Tensor, owner: Tensor) -> Iterator[Tensor]:
     """Earlier inputs of each token, [T, dkv], oldest first: its sequence's state, then that sequence's x."""
     _, earlier, width = state.shape
-    first = cu.index_select(0, owner)
+    first = cu.reshape(-1).index_select(0, owner)
     of_token = state.index_select(0, owner)
     for tap in range(earlier):
         position = torch.arange(len(x), device=x.device) - earlier + tap
@@ -252,7 +254,7 @@ def _keep_ends(
 ) -> None:
     """The last W - 1 rows of each sequence, preceded by its old state or zeros, become its state."""
     earlier = state.shape[1]
-    starts, has_old = cu.tolist(), has_initial_state.reshape(-1).tolist()
+    starts, has_old = cu.reshape(-1).tolist(), has_initial_state.reshape(-1).tolist()
     for sequence, slot in enumerate(slots.tolist()):
         start, length = starts[sequence], starts[sequence + 1] - starts[sequence]
         if slot == PADDING or length <= 0:
@@ -273,6 +275,11 @@ def _norm(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
 def _per_owner(values: Tensor, owners: int) -> Tensor:
     """One value for each token or sequence, [owners]; the tensor may be longer or have unit dimensions."""
     return values.reshape(-1)[:owners].view(owners)
+
+
+def _first_of_each(values: Tensor) -> Tensor:
+    """One value for each entry of the first dimension: the kernel goes from one to the next by its stride."""
+    return values.reshape(len(values), -1)[:, 0]
 
 
 def _state(cache: Tensor, slots: Tensor, projection: Projection) -> Tensor:

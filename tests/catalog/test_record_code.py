@@ -28,7 +28,9 @@ FOLDERS = ("per_token_group_quant", "sparse_attn_v4_paged_decode", "inkling_attn
 BUILT_LIMIT = 64 * 2**20
 """Bytes of storage above which a call's tensors are only described to torch, not built."""
 
-WITHOUT_CODE: dict[str, str] = {}
+WITHOUT_CODE: dict[str, str] = {
+    "inkling_attn_prologue/qkvr_dimensions": "each function breaks it with arguments that the others lack",
+}
 """Record → why no snippet can tell its failing calls from the valid one."""
 
 
