@@ -77,7 +77,7 @@ class Diagnoser:
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
         wanted = question.level
-        offered = self._pool.exists and run_allowed(self._settings)
+        offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
             if wanted == "run" and (size := self._bytes(question.operation, question.call)) > (
@@ -87,6 +87,8 @@ class Diagnoser:
                 wanted = "checks"
         if wanted == "checks":
             return wanted, ""
+        if question.operation.needs:
+            return wanted, f"a run needs {question.operation.needs}"
         if not self._pool.exists:
             return wanted, "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
         if not run_allowed(self._settings):

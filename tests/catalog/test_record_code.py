@@ -24,7 +24,7 @@ from kernels.spec import TensorSpec
 
 pytestmark = pytest.mark.usefixtures("triton_mode")
 
-FOLDERS = ("per_token_group_quant", "sparse_attn_v4_paged_decode", "inkling_attn_prologue")
+FOLDERS = ("per_token_group_quant", "sparse_attn_v4_paged_decode", "inkling_attn_prologue", "flash_attn_fwd")
 BUILT_LIMIT = 64 * 2**20
 """Bytes of storage above which a call's tensors are only described to torch, not built."""
 

@@ -51,7 +51,7 @@ def test_the_packed_scales_of_the_contract_are_repaired_by_the_kernel_on_the_car
     assert answer["environment"]["cuda"]
 
 
-@pytest.mark.parametrize("name", list(operations()))
+@pytest.mark.parametrize("name", [name for name, found in operations().items() if not found.needs])
 def test_every_valid_call_runs_on_the_card(client: TestClient, name: str) -> None:
     body = {"operation": name, "arguments": arguments_json(operations()[name].valid), "level": "run"}
     answer = diagnose(client, body)
