@@ -9,9 +9,14 @@ error.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
+import os
+import signal
 import sys
+from collections.abc import Callable
 from enum import IntEnum
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -51,6 +56,9 @@ class Exit(IntEnum):
     INTERNAL = 5
 
 
+GRACE = 5
+"""Seconds that requests have to end after a signal; runs still going on are then killed."""
+
 VERDICTS = {
     "passed": Exit.OK,
     "rejected": Exit.NEGATIVE,
@@ -64,14 +72,13 @@ VERDICTS = {
 
 def main() -> NoReturn:
     """The console script: every ending is one of the exit codes, and no traceback reaches the user."""
+    if sys.stdout is not None:
+        sys.stdout = _Listener(sys.stdout)
     try:
         # Without its standalone mode the parser returns the code of a typer.Exit.
         code = cli(standalone_mode=False)
     except typer.Abort:
         sys.exit(Exit.USAGE)
-    except BrokenPipeError:
-        sys.stdout = None  # whoever read our output has gone; nothing to flush
-        sys.exit(Exit.OK)
     except Problem as problem:
         _complain(
             str(problem.detail), *(f"{fault.pointer or '/'}: {fault.detail}" for fault in problem.faults)
@@ -171,8 +178,9 @@ def diagnose(
         ),
     ] = None,
     level: Annotated[
-        str, typer.Option(help="checks: nothing is allocated; run: the real operation.")
-    ] = "checks",
+        str | None,
+        typer.Option(help="checks: nothing is allocated; run: the real operation. Default: checks."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List every check that a call fails, and what to change."""
@@ -235,6 +243,8 @@ def serve(
     if place.state != "ok":
         _complain(f"{place.detail}; {place.remedy}")
         raise typer.Exit(Exit.USAGE)
+    # uvicorn raises the signal again once it has stopped: as an exit, so that temporary files are removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))
     uvicorn.run(
         create_app(settings),
         host=settings.host,
@@ -242,6 +252,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_graceful_shutdown=GRACE,
     )
 
 
@@ -272,25 +283,28 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(Exit.UNSUPPORTED if broken else Exit.OK)
 
 
-def _body(operation: str, spec: Path | None, pairs: list[str], level: str) -> dict[str, Any]:
+def _body(operation: str, spec: Path | None, pairs: list[str], level: str | None) -> dict[str, Any]:
     """The API's body from a spec file and single arguments, which win over it."""
-    body: dict[str, Any] = {"operation": operation, "arguments": {}}
+    body: dict[str, Any] = {"operation": operation, "arguments": {}, "level": "checks"}
     if spec is not None:
         from app.http.bodies import load_json
 
-        read = load_json(spec.read_bytes())
+        read = load_json(spec.read_bytes().removeprefix(codecs.BOM_UTF8))
         if not isinstance(read, dict):
             _usage(f"{spec}: an object is expected")
         body |= read if "arguments" in read or "operation" in read else {"arguments": read}
         if body["operation"] != operation:
             _usage(f"{spec} is for {body['operation']}, not for {operation}")
-    arguments = dict(body.get("arguments") or {})
+    if level is not None:
+        body["level"] = level
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
-            _usage(f"--arg takes NAME=VALUE, got {pair}")
-        arguments[name.strip()] = _literal(value)
-    return {**body, "arguments": arguments, "level": level}
+            _usage(f"--arg takes NAME=VALUE, got {pair[:80]}")
+        if not isinstance(body["arguments"], dict):
+            _usage(f"{spec}: arguments is not an object")
+        body["arguments"] = {**body["arguments"], name.strip(): _literal(value)}
+    return body
 
 
 def _literal(text: str) -> Any:
@@ -299,22 +313,56 @@ def _literal(text: str) -> Any:
     if text in spelled:
         return spelled[text]
     try:
-        return json.loads(text)
-    except ValueError:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
         return text
+    if isinstance(value, float) and not isfinite(value):
+        _usage(f"{text[:80]} is no number that a call can be described with")
+    return value
 
 
 def _text(source: str) -> bytes:
-    if source == "-":
-        return sys.stdin.buffer.read()
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        return b"\n".join(file.read_bytes() for file in files)
     try:
+        if source == "-":
+            return sys.stdin.buffer.read() if sys.stdin is not None else b""
+        path = Path(source)
+        if source and path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file())
+            return b"\n".join(file.read_bytes() for file in files)
         return path.read_bytes()
     except OSError as error:
-        _usage(f"{source[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
+        place = error.filename or source
+        _usage(f"{str(place)[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
+
+
+class _Listener:
+    """Standard output for as long as somebody reads it; what is written after that is dropped."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._gone = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, unless the reader has gone."""
+        self._tell(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, unless the reader has gone."""
+        self._tell(self._stream.flush)
+
+    def _tell(self, act: Callable[[], object]) -> None:
+        if self._gone:
+            return
+        try:
+            act()
+        except BrokenPipeError:
+            self._gone = True
+            # The interpreter flushes the real stream at exit: let it do so into nothing.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 def _print_json(value: Any) -> None:

@@ -14,8 +14,8 @@ MATCH, POSSIBLE = 0.8, 0.5
 
 def show_matches(out: Console, answer: dict[str, Any]) -> None:
     """Every match with its captures, then the exceptions that have no record."""
-    if not answer["matches"]:
-        out.print("No record matches this text.")
+    if not answer["hasMatch"]:
+        out.print("No record matches this text." + (" The nearest:" if answer["matches"] else ""))
     for index, found in enumerate(answer["matches"]):
         score = found["score"]
         kind = "match" if score >= MATCH else "possible" if score >= POSSIBLE else "similar"

@@ -32,7 +32,6 @@ class Operation:
     source      upstream's file
     module      dotted name of upstream's module, for reproduction scripts
     function    upstream's name of the function, where the operation is called otherwise
-    reference_only   there is no kernel, only a plain torch reference
     needs       what a run would take that no worker has; empty where runs are possible
     claims      whether a checkpoint is of the format that the operation inspects, or means to be; None where
                 it inspects none
@@ -50,7 +49,6 @@ class Operation:
     source: File
     module: str
     function: str = ""
-    reference_only: bool = False
     needs: str = ""
     claims: Callable[[Checkpoint], bool] | None = None
 

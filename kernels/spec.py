@@ -15,7 +15,13 @@ BASE_ALIGNMENT = 512
 MAX_DIMENSIONS = 64
 """torch's own limit on the number of dimensions."""
 
+MAX_SIZE = 2**63 - 1
+"""torch holds sizes, strides and offsets in 64 bits."""
+
 Shape = tuple[int, ...]
+
+DEVICE = re.compile(r"(cuda|cpu|hip|xpu|mps|meta)(:[0-9]{1,3})?")
+"""Devices that a description may name, with or without an index."""
 
 _COMPACT = re.compile(r"\s*([A-Za-z0-9_.]+)\s*\[([0-9,\s]*)\]\s*((?::\s*[a-z]+\([A-Za-z0-9_:,\s]*\)\s*)*)")
 _OPTION = re.compile(r":\s*([a-z]+)\(([A-Za-z0-9_:,\s]*)\)")
@@ -164,7 +170,11 @@ class TensorSpec:
         strides: Shape = ()
         offset = 0
         device = "cuda"
+        seen: set[str] = set()
         for name, value in _OPTION.findall(found[3]):
+            if name.rstrip("s") in seen:
+                raise ValueError(f"{name} is given twice in {text[:80]!r}")
+            seen.add(name.rstrip("s"))
             match name:
                 case "stride" | "strides":
                     strides = _numbers(value)
@@ -173,9 +183,14 @@ class TensorSpec:
                             f"{len(strides)} strides for {len(shape)} dimensions in {text[:80]!r}"
                         )
                 case "offset":
-                    (offset,) = _numbers(value)[:1] or (0,)
+                    offsets = _numbers(value)
+                    if len(offsets) != 1:
+                        raise ValueError(f"offset takes one number, got {value[:40]!r}")
+                    offset = offsets[0]
                 case "device":
                     device = value.strip()
+                    if DEVICE.fullmatch(device) is None:
+                        raise ValueError(f"unknown device {device[:40]!r}; write cuda, cuda:1 or cpu")
                 case _:
                     raise ValueError(f"unknown tensor attribute {name!r}; known: stride, offset, device")
         return cls(shape, DType.parse(found[1]), strides, offset, device)

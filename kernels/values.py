@@ -119,7 +119,14 @@ def read_values(value: Any) -> Values:
     missing = [name for name, field in known.items() if field.default is MISSING and name not in value]
     if missing:
         raise ValueError(f"kind {kind} needs {', '.join(missing)}")
-    return generator(**{name: _member(name, item) for name, item in value.items()})  # type: ignore[no-any-return]
+    made = generator(**{name: _member(name, item) for name, item in value.items()})
+    if isinstance(made, Randint) and made.low >= made.high:
+        raise ValueError(f"randint draws from low up to high: {made.low} is not below {made.high}")
+    if isinstance(made, Randn) and not made.std >= 0:
+        raise ValueError("std is not negative")
+    if not 0 <= (getattr(made, "seed", None) or 0) < 2**63:
+        raise ValueError("seed is a whole number from 0 below 2^63")
+    return made  # type: ignore[no-any-return]
 
 
 def _member(name: str, item: Any) -> Any:

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictInt,
+    TypeAdapter,
+    ValidationError,
+)
 
 from app.errors import Fault
 from app.http.bodies import pointer, resolve
@@ -18,11 +27,8 @@ from app.http.text import scrub
 from kernels.call import Argument, Call
 from kernels.checkpoint import FaultyMembers
 from kernels.dtypes import DType
-from kernels.spec import MAX_DIMENSIONS, TensorSpec
-from kernels.values import Values
-
-MAX_SIZE = 2**63 - 1
-"""torch holds sizes, strides and offsets in 64 bits."""
+from kernels.spec import DEVICE, MAX_DIMENSIONS, MAX_SIZE, TensorSpec
+from kernels.values import Values, read_values
 
 MAX_SCALAR_TEXT = 500
 
@@ -31,6 +37,10 @@ def _dtype(value: Any) -> DType:
     if not isinstance(value, str):
         raise ValueError("a dtype is a name such as bfloat16")
     return DType.parse(value)
+
+
+def _values(value: Any) -> Values | None:
+    return None if value is None else read_values(value)
 
 
 Extent = Annotated[StrictInt, Field(ge=0, le=MAX_SIZE)]
@@ -46,8 +56,8 @@ class TensorModel(BaseModel):
     dtype: Annotated[DType, BeforeValidator(_dtype)]
     strides: Extents | None = None
     offset: Extent = 0
-    device: Annotated[str, Field(pattern=r"^(cuda|cpu|hip|xpu|mps|meta)(:[0-9]{1,3})?$")] = "cuda"
-    values: Annotated[Values, Field(discriminator="kind")] | None = None
+    device: Annotated[str, Field(pattern=f"^{DEVICE.pattern}$")] = "cuda"
+    values: Annotated[Values | None, PlainValidator(_values)] = None
 
     def spec(self) -> TensorSpec:
         """The description that checks read; raises ValueError for strides of another length than the

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from time import monotonic
 
 from kernels.call import Call, Edit
 from kernels.checking import Examination, Fix, Severity
 from kernels.registry import Operation
+from kernels.spec import MAX_SIZE
 
 MAX_EVALUATIONS = 200
 """Examinations one search may spend; a call with more faults than that gets the fixes found so far."""
+
+MAX_SECONDS = 1.0
+"""Time for one search: of a file with thousands of layers one examination alone takes long."""
 
 MAX_CHAIN = 24
 """Fixes applied one after another: every check of an operation, twice over for the largest today."""
@@ -30,15 +35,35 @@ class Repair:
     note: str
 
 
+@dataclass(slots=True)
+class Budget:
+    """What is left of a search: examinations, and the time at which it ends."""
+
+    evaluations: int
+    deadline: float
+
+    def spent(self) -> bool:
+        """Whether the search has to stop."""
+        return self.evaluations <= 0 or monotonic() > self.deadline
+
+
+def describable(call: Call) -> bool:
+    """Whether the API would take the call: sizes, strides and offsets fit in 64 bits."""
+    return all(
+        max((*tensor.shape, *tensor.strides, tensor.offset), default=0) <= MAX_SIZE
+        for _, tensor in call.tensors()
+    )
+
+
 def search(operation: Operation, call: Call, examination: Examination) -> list[Repair]:
     """Repairs of a call, fewest edits first, safe before unsafe; each was examined and passes."""
-    budget = [MAX_EVALUATIONS]
+    budget = Budget(MAX_EVALUATIONS, monotonic() + MAX_SECONDS)
     found: dict[str, Repair] = {}
     for fix in _fixes(call, examination):
         repair = _completed(operation, call, fix, budget)
         if repair is not None and repair.edits:
             found.setdefault(_written(repair.call), repair)
-        if budget[0] <= 0:
+        if budget.spent():
             break
     ranked = sorted(found.values(), key=lambda repair: (len(repair.edits), not repair.safe))
     return ranked[:MAX_FIXES]
@@ -67,15 +92,15 @@ def _rebased(call: Call, subject: object, fixed: Call) -> Call:
     return fixed.replace(**{name: getattr(call, name) for name in filled})
 
 
-def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[int]) -> Repair | None:
+def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: Budget) -> Repair | None:
     """`fix`, then the first fix of whatever still fails, until nothing does; None when that leads nowhere."""
     titles, notes, safe = [fix.title], [fix.note], fix.safe
     current, seen = fix.call, {_written(call)}
     for _ in range(MAX_CHAIN):
-        if _written(current) in seen or budget[0] <= 0:
+        if _written(current) in seen or budget.spent():
             return None
         seen.add(_written(current))
-        budget[0] -= 1
+        budget.evaluations -= 1
         examination = operation.examine(current)
         following = next(_fixes(current, examination), None) if examination.rejected else None
         if following is None:
@@ -84,7 +109,7 @@ def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: list[in
         notes.append(following.note)
         safe = safe and following.safe
         current = following.call
-    if examination.rejected:
+    if examination.rejected or not describable(current):
         return None
     title = titles[0] + "".join(f"; {later[0].lower()}{later[1:]}" for later in titles[1:])
     return Repair(title, current, call.edits_to(current), safe, "; ".join(dict.fromkeys(filter(None, notes))))

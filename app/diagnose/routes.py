@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, cast
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
@@ -33,6 +35,9 @@ from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
 from kernels.safetensors_file.file_start import MAX_SIZE
+
+LARGE = 32 * 1024
+"""Bytes of a request from which on it is read and checked in a thread."""
 
 
 @asynccontextmanager
@@ -85,7 +90,10 @@ async def one_operation(request: Request, name: str) -> Response:
     },
 )
 async def diagnose(request: Request) -> Response:
-    return await _answered(request, parse_question(await read_bytes(request, "application/json")))
+    body = await read_bytes(request, "application/json")
+    large = len(body) > LARGE
+    question = await run_in_threadpool(parse_question, body) if large else parse_question(body)
+    return await _answered(request, replace(question, large=large))
 
 
 @router.post(

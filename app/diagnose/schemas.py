@@ -67,7 +67,8 @@ class CheckModel(_Answer):
     arguments: list[str]
     expected: str
     actual: str | None
-    occurrences: list[OccurrenceModel]
+    occurrences: list[OccurrenceModel] = Field(description="the first 200")
+    occurrence_count: int
 
 
 class EditModel(_Answer):

@@ -6,7 +6,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
+
+from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
@@ -19,16 +22,24 @@ from kernels.call import Call, arguments_json, plain
 from kernels.checking import Check, Examination, Origin, Status
 from kernels.checking import Outcome as CheckOutcome
 from kernels.registry import Operation, operations
-from kernels.rendering import python_call, reproduction
+from kernels.rendering import fix_code, reproduction
 
 VERSION = version("faultbook")
+
+MAX_OCCURRENCES = 200
+"""Violations of one check that an answer lists; a checkpoint may have one in each of its layers."""
+
+T = TypeVar("T")
 
 RecordIds = Callable[[Operation, type[Check[Any]]], str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call to diagnose, and what was assumed to make it complete."""
+    """A call to diagnose, and what was assumed to make it complete.
+
+    large   it was read from so much that checking it must not hold up other requests
+    """
 
     operation: Operation
     call: Call
@@ -37,6 +48,15 @@ class Question:
     target: str | None
     seed: int
     assumed: tuple[str, ...]
+    large: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A repair, and what became of running it, where it was run."""
+
+    repair: Repair
+    outcome: Outcome | None = None
 
 
 class Diagnoser:
@@ -56,7 +76,8 @@ class Diagnoser:
         had.
         """
         operation, call = question.operation, question.call
-        examination = operation.examine(call)
+        aside = run_in_threadpool if question.large else _directly
+        examination = await aside(operation.examine, call)
         assumed = list(question.assumed)
         level, obstacle = self._level(question, assumed)
         can_run = level == "run" and not obstacle
@@ -66,13 +87,27 @@ class Diagnoser:
                 obstacle = "not run: a check of ours fails that upstream does not make"
             else:
                 outcome = await self._run(question, call)
-        repairs = fix_search.search(operation, call, examination)
-        runs: list[Outcome | None] = [None] * len(repairs)
-        if can_run:
-            for index, repair in enumerate(repairs):
-                if self._bytes(operation, repair.call) <= self._settings.max_tensor_bytes:
-                    runs[index] = await self._run(question, repair.call)
-        return self._answer(question, level, examination, outcome, obstacle, repairs, runs, assumed)
+        repairs = await aside(fix_search.search, operation, call, examination)
+        tried = [Tried(repair) for repair in repairs]
+        if can_run and (outcome is None or outcome.ending != "timed-out"):
+            tried = await self._try(question, repairs)
+        return await aside(self._answer, question, level, examination, outcome, obstacle, tried, assumed)
+
+    async def _try(self, question: Question, repairs: list[Repair]) -> list[Tried]:
+        """Run the repairs one after another, for as long altogether as one run may take.
+
+        A repair that raises or computes something else is none, whatever the checks say of it.
+        """
+        deadline = monotonic() + self._settings.run_timeout
+        tried = []
+        for repair in repairs:
+            outcome = None
+            fits = self._bytes(repair.call) <= self._settings.max_tensor_bytes
+            if fits and _buildable(repair.call) and monotonic() < deadline:
+                outcome = await self._run(question, repair.call)
+            if outcome is None or outcome.agrees or outcome.ending not in ("raised", "returned"):
+                tried.append(Tried(repair, outcome))
+        return tried
 
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
@@ -80,9 +115,8 @@ class Diagnoser:
         offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
-            if wanted == "run" and (size := self._bytes(question.operation, question.call)) > (
-                self._settings.max_tensor_bytes
-            ):
+            size = self._bytes(question.call)
+            if wanted == "run" and size > self._settings.max_tensor_bytes:
                 assumed.append(f"level checks: the tensors take {size:,} bytes, more than a run may here")
                 wanted = "checks"
         if wanted == "checks":
@@ -99,7 +133,9 @@ class Diagnoser:
             return wanted, f"the worker of this service runs on {kind}, not on {question.device}"
         if worker and question.target and question.target != _architecture(worker.device.capability):
             return wanted, f"no worker of this service is a {question.target}"
-        size = self._bytes(question.operation, question.call)
+        if not _buildable(question.call):
+            return wanted, "not run: torch has no tensors of an element type of this call"
+        size = self._bytes(question.call)
         if size > self._settings.max_tensor_bytes:
             limit = self._settings.max_tensor_bytes
             raise ContentTooLarge(
@@ -108,7 +144,7 @@ class Diagnoser:
             )
         return wanted, ""
 
-    def _bytes(self, operation: Operation, call: Call) -> int:
+    def _bytes(self, call: Call) -> int:
         """Storage that a call's tensors take, those of a checkpoint too."""
         return sum(getattr(value, "storage_bytes", 0) for _, value in call.stated())
 
@@ -125,8 +161,7 @@ class Diagnoser:
         examination: Examination,
         outcome: Outcome | None,
         obstacle: str,
-        repairs: list[Repair],
-        runs: list[Outcome | None],
+        tried: list[Tried],
         assumed: list[str],
     ) -> schemas.DiagnosisModel:
         operation = question.operation
@@ -141,12 +176,10 @@ class Diagnoser:
             verdict=_verdict(level, examination, outcome, obstacle),
             raised=self._raised(operation, examination, outcome),
             checks=[self._check(operation, found) for found in examination.outcomes],
-            fixes=[
-                _fix(operation, question.call, repair, run) for repair, run in zip(repairs, runs, strict=True)
-            ],
+            fixes=[_fix(operation, question.call, found.repair, found.outcome) for found in tried],
             run=_run_model(outcome),
             disagreement=_disagreement(examination, outcome),
-            detail=obstacle or None,
+            detail=obstacle or (outcome.detail if outcome else "") or None,
             upstream=None,
             assumed=assumed,
             reproduction=reproduction(operation, question.call),
@@ -169,7 +202,7 @@ class Diagnoser:
             if check is None or check.origin() is Origin.BEYOND:
                 return None
             return schemas.RaisedModel(
-                error_class=outcome.raised.error_class,
+                error_class=outcome.raised.error_class.rpartition(".")[2],
                 message=outcome.raised.message,
                 record_id=self._record_id(operation, check),
                 at_check=outcome.raised.check,
@@ -203,7 +236,7 @@ class Diagnoser:
                 expected=occurrence.violation.describe_expected(occurrence.subject),
                 actual=occurrence.violation.describe_actual(occurrence.subject),
             )
-            for occurrence in found.occurrences
+            for occurrence in found.occurrences[:MAX_OCCURRENCES]
         ]
         first = occurrences[0] if occurrences else None
         return schemas.CheckModel(
@@ -219,6 +252,7 @@ class Diagnoser:
             expected=first.expected if first else check.requires,
             actual=first.actual if first else None,
             occurrences=occurrences,
+            occurrence_count=len(found.occurrences),
         )
 
     def describe(self, operation: Operation, call_schema: dict[str, Any]) -> schemas.OperationModel:
@@ -340,7 +374,7 @@ def _fix(operation: Operation, call: Call, repair: Repair, outcome: Outcome | No
         level=proved,
         run=_run_model(outcome),
         arguments=arguments_json(repair.call),
-        code=python_call(operation.name, repair.call),
+        code=fix_code(operation, call, repair.call),
     )
 
 
@@ -388,3 +422,13 @@ def _spec(operation: Operation, call: Call) -> dict[str, Any]:
 
 def _architecture(capability: str | None) -> str | None:
     return None if capability is None else "sm" + capability.replace(".", "")
+
+
+def _buildable(call: Call) -> bool:
+    """Whether torch has tensors of every element type of the call."""
+    return all(tensor.dtype.in_torch for _, tensor in call.tensors())
+
+
+async def _directly(function: Callable[..., T], *arguments: Any) -> T:
+    """In place of a thread: most calls are checked in less time than it takes to hand them over."""
+    return function(*arguments)

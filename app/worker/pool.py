@@ -39,6 +39,10 @@ class PoolBusy(Exception):
     """Every worker has as many jobs waiting as it may."""
 
 
+class _PoolLost(Exception):
+    """The pool has no processes any more and takes no jobs."""
+
+
 class WorkerPool:
     """Runs jobs in `settings.workers` processes; `start` warms them in the background."""
 
@@ -102,15 +106,12 @@ class WorkerPool:
         self._waiting += 1
         try:
             await asyncio.shield(self._starting)
-            future = self._schedule(process.run, self._settings.run_timeout, job)
-            outcome: Outcome = await asyncio.wrap_future(future)
+            outcome: Outcome = await self._outcome(job)
         except FutureTimeout:
             limit = self._settings.run_timeout
             return Outcome("timed-out", detail=f"the run took longer than {limit:g} s and was ended")
-        except BrokenProcessPool:
-            # A worker died between jobs, killed from outside; pebble gives the whole pool up then.
-            await asyncio.to_thread(self._end)
-            self._starting = asyncio.create_task(asyncio.to_thread(self._launch))
+        except _PoolLost:
+            self._relaunch()
             raise PoolBusy("the workers were lost and are starting again") from None
         except process.Unprepared as error:
             raise PoolBusy(f"the worker did not start: {error}") from None
@@ -119,6 +120,30 @@ class WorkerPool:
         finally:
             self._waiting -= 1
         return outcome
+
+    async def _outcome(self, job: Job) -> Outcome:
+        try:
+            future = self._schedule(process.run, self._settings.run_timeout, job)
+        except RuntimeError as error:  # pebble's word for a pool that it has given up
+            raise _PoolLost from error
+        try:
+            outcome: Outcome = await asyncio.wrap_future(future)
+        except BrokenProcessPool as error:
+            raise _PoolLost from error
+        return outcome
+
+    def _relaunch(self) -> None:
+        """Start over: a worker died between jobs, killed from outside, and pebble gave the whole pool up.
+
+        Of several jobs that notice, the first one starts it.
+        """
+        if self._starting is None or self._starting.done():
+            self.worker = None
+            self._starting = asyncio.create_task(asyncio.to_thread(self._restart))
+
+    def _restart(self) -> None:
+        self._end()
+        self._launch()
 
     def _schedule(self, function: Callable[..., Any], limit: float, *args: Any) -> Future[Any]:
         assert self._pool is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import signal
@@ -18,6 +19,9 @@ from kernels.registry import Operation, folder_of, operations
 CONTEXT_LOST = 86
 """Exit status of a worker whose CUDA context a job has broken; everything after it would fail."""
 
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent ends."""
+
 _state: dict[str, Any] = {}
 
 
@@ -33,10 +37,17 @@ def initialise(choice: str, memory: int) -> None:
     """
     # A run that overruns sits in native code: only the default action ends it at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with_parent()
     try:
         _state["device"] = _prepare(choice, memory)
     except Exception as error:  # noqa: BLE001 (whatever it is, `hello` reports it)
         _state["failure"] = str(error) or type(error).__name__
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the fork server goes, as it does when the service is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hello() -> Worker:
@@ -141,7 +152,11 @@ def _raised(error: Exception, common: dict[str, Any]) -> Outcome:
     violation = getattr(error, "violation", None)
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    raised = Raised(name, str(error)[:4000], None if violation is None else type(violation).id())
+    text = str(error)
+    if violation is None:
+        # torch appends its own C++ frames, which say nothing to the caller.
+        text = text.partition("\nException raised from ")[0][:2000]
+    raised = Raised(name, text, None if violation is None else type(violation).id())
     return Outcome("raised", raised=raised, **common)
 
 

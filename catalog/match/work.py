@@ -13,6 +13,7 @@ from catalog.match import context
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
+from catalog.match.fuzzy import GRAM
 from catalog.match.literals import Index, siblings
 from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import Occurrence, Tally, mark_wrappers, raised_before, together
@@ -195,7 +196,10 @@ class Work:
             if raised is not None and raised.message == start and self._is_own(raised):
                 continue
             span = (end - len(self.pasted.data[start:end].lstrip(_TRIM)), end)
-            for group, score in self.matcher.fuzzy.search(key(context.without_launcher(message)), GUESSED):
+            wanted = key(context.without_launcher(message))
+            # A message too short for one gram is like any record: a query may ask for those, a paste not.
+            guesses = self.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
+            for group, score in guesses:
                 for member in group.within(self.repo) if score >= LEAST_LIKE else ():
                     if member.entry.record_id in known:
                         continue

@@ -16,30 +16,24 @@ from kernels.comfy_checkpoint.beyond_checks import (
 )
 from kernels.comfy_checkpoint.build_checks import BUILD_CHECKS
 from kernels.comfy_checkpoint.contents import fill
-from kernels.comfy_checkpoint.handler_checks import (
-    CONVROT_CHECKS,
-    METHOD_CHECKS,
-    BackendUnknown,
-    FormatsUnsupported,
-    W4a4Capability,
-    W4a8Capability,
-)
-from kernels.comfy_checkpoint.header_checks import (
+from kernels.comfy_checkpoint.handler_checks import FormatsUnsupported, W4a4Capability, W4a8Capability
+from kernels.comfy_checkpoint.header_checks import MARKER_TENSOR_CHECKS
+from kernels.comfy_checkpoint.int8_checks import INT8_CHECKS, MarkersCollide
+from kernels.comfy_checkpoint.metadata_checks import (
     HEADER_CHECKS,
-    MARKER_TENSOR_CHECKS,
-    MarkersMissing,
     MetadataInvalid,
     MetadataNotObject,
     MetadataWithoutLayers,
-    Mxfp8Incompatible,
 )
-from kernels.comfy_checkpoint.int8_checks import INT8_CHECKS, MarkersCollide
+from kernels.comfy_checkpoint.method_checks import CONVROT_CHECKS, METHOD_CHECKS, BackendUnknown
 from kernels.comfy_checkpoint.nvfp4_checks import NVFP4_CHECKS, TensorsMissing
 from kernels.comfy_checkpoint.shard_checks import SHARD_CHECKS
 from kernels.comfy_checkpoint.signature import FUNCTION, VALID, ComfyCall, fit
 from kernels.comfy_checkpoint.sites import INSPECTION, MODULE
+from kernels.comfy_checkpoint.unmarked_checks import MarkersMissing, Mxfp8Incompatible
 from kernels.comfy_checkpoint.use_checks import APPLIED, METHOD_USES
-from kernels.comfy_checkpoint.w4_checks import W4A4_CHECKS, W4A8_CHECKS
+from kernels.comfy_checkpoint.w4a4_checks import W4A4_CHECKS
+from kernels.comfy_checkpoint.w4a8_checks import W4A8_CHECKS
 from kernels.registry import Operation
 
 DECLARED = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers)
@@ -100,7 +94,6 @@ OPERATIONS = (
         source=INSPECTION,
         module=MODULE,
         function=FUNCTION,
-        reference_only=True,
         claims=_claims,
     ),
 )

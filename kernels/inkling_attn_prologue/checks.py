@@ -218,7 +218,6 @@ OPERATIONS = (
         outputs=("k_cache", "v_cache", *STORED),
         source=PYTHON,
         module=MODULE,
-        reference_only=True,
     ),
     Operation(
         name="inkling_attn_prologue_verify",
@@ -232,7 +231,6 @@ OPERATIONS = (
         outputs=("k_inter", "v_inter", *STORED),
         source=PYTHON,
         module=MODULE,
-        reference_only=True,
     ),
     Operation(
         name="inkling_attn_prologue_extend",
@@ -246,6 +244,5 @@ OPERATIONS = (
         outputs=("k_cache", "v_cache", *STORED),
         source=PYTHON,
         module=MODULE,
-        reference_only=True,
     ),
 )

@@ -272,7 +272,8 @@ class ScalesDims(_Launched, WrongDims[QuantCall]):
         yield from _dims(call, tensor)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield _like_input(call, "output_s", call.scale_columns)
+        if call.output_q is not None and type(call.group_size) is int and call.group_size > 0:
+            yield _like_input(call, "output_s", call.scale_columns)
 
     @classmethod
     def example(cls) -> QuantCall:

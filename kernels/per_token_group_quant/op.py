@@ -69,9 +69,20 @@ def _allocate(arguments: dict[str, Any]) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-def _outputs(_: Arguments, returned: tuple[Tensor, Tensor]) -> Outputs:
+def _outputs(arguments: Arguments, returned: tuple[Tensor, Tensor]) -> Outputs:
     codes, scales = returned
+    if arguments["output_q"] is None:
+        _clear_unwritten(arguments["masked_m"], codes, scales)
     return {"output_q": codes, "output_s": scales}
+
+
+def _clear_unwritten(masked_m: Tensor | None, *outputs: Tensor) -> None:
+    """Zero the rows past each expert's count: allocated here, they hold whatever was there before."""
+    if masked_m is None:
+        return
+    for expert, count in enumerate(masked_m.tolist()):
+        for output in outputs:
+            output[expert, max(count, 0) :] = 0
 
 
 def _reference(arguments: Arguments) -> Outputs:
@@ -88,7 +99,7 @@ def _reference(arguments: Arguments) -> Outputs:
         masked_m=arguments["masked_m"],
         silu_and_mul_mode=arguments["silu_and_mul_mode"],
     )
-    return {"output_q": codes, "output_s": scales}
+    return _outputs(arguments, (codes, scales))
 
 
 def tolerance(name: str, call: QuantCall) -> Tolerance:

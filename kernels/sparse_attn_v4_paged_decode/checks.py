@@ -389,6 +389,5 @@ OPERATIONS = (
         outputs=(),
         source=PYTHON,
         module="sglang.kernels.ops.attention.dsv4.unified_kv_kernels.paged_decode",
-        reference_only=True,
     ),
 )
