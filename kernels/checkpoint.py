@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Generic, TypeVar
 
+from kernels import checkpoint_script
 from kernels.call import plain
-from kernels.dtypes import DType, Kind
-from kernels.rendering import literal, tensor
-from kernels.spec import MAX_DIMENSIONS, Shape, TensorSpec
-from kernels.values import Ones, Values, Zeros, read_values
+from kernels.dtypes import DType
+from kernels.spec import MAX_DIMENSIONS, Shape
+from kernels.values import Values, read_values
 
 V = TypeVar("V")
 
 MAX_SIZE = 2**63 - 1
 """Elements along one dimension: what torch holds in 64 bits."""
-
-SHOWN = 2048
-"""Characters of metadata up to which a script says what they hold."""
 
 RESERVED = "__metadata__"
 """Key of the metadata in a header, which no tensor can have as its name."""
@@ -233,25 +229,15 @@ class Checkpoint:
 
     def to_python(self, name: str) -> str:
         """Lines that write such a file, after which `name` holds its path."""
-        entries = [f"        {literal(key)}: {_expression(header)}," for key, header in self.tensors.items()]
-        notes = [
-            f"        {literal(key)}: {literal(value)},{_remark(value)}"
-            for key, value in self.metadata.items()
-        ]
-        metadata = ["    metadata={", *notes, "    },"] if notes else []
-        return "\n".join(
-            [
-                "import torch",
-                "from safetensors.torch import save_file",
-                "",
-                f'{name} = "{name}.safetensors"',
-                "save_file(",
-                *(["    {", *entries, "    },"] if entries else ["    {},"]),
-                f"    {name},",
-                *metadata,
-                ")",
-            ]
-        )
+        return checkpoint_script.writing(name, self)
+
+    def to_revision(self, name: str, revised: Checkpoint) -> str:
+        """Lines that turn the caller's own file into the revised one; `name` then holds the new path."""
+        return checkpoint_script.revising(name, self, revised)
+
+    def to_contrast(self, name: str, other: Checkpoint, *, afresh: bool) -> str:
+        """Lines that make this file of the other's `tensors` and `metadata`; nothing where they agree."""
+        return checkpoint_script.contrasting(name, other, self, afresh=afresh)
 
 
 def escaped(name: str) -> str:
@@ -270,26 +256,6 @@ def _differences(
 
 def _without(members: Mapping[str, V], names: tuple[str, ...]) -> dict[str, V]:
     return {name: item for name, item in members.items() if name not in names}
-
-
-def _expression(header: Header) -> str:
-    """Python that builds the tensor: its values, else zeros, or ones where they are floating point."""
-    dtype = DType.parse(header.dtype)
-    if not dtype.in_torch:
-        packed = tensor(TensorSpec((header.nbytes,), DType.U8, device="cpu"), Zeros())
-        return f"{packed}  # stands for {header}, which torch has no tensors of"
-    default: Values = Ones() if dtype.kind is Kind.FLOAT else Zeros()
-    built = tensor(TensorSpec(header.shape, dtype, device="cpu"), header.values or default)
-    return built.replace(', device="cpu"', "")  # torch's own default
-
-
-def _remark(value: str) -> str:
-    """A comment with the JSON that a short base64 text holds; nothing for any other text."""
-    try:
-        text = base64.b64decode(value[:SHOWN], validate=True).decode("utf-8")
-    except ValueError:
-        return ""
-    return f"  # {text}" if text[:1] in ("{", "[") and text.isprintable() and len(value) < SHOWN else ""
 
 
 def _object(value: Any, form: str, read: Callable[[Any], V], reserved: str | None = None) -> dict[str, V]:

@@ -1,6 +1,7 @@
 """Calls as Python that a user of torch would write: what builds the tensors, then the call.
 
 An argument that is no tensor and no plain value brings `to_python(name)`: the lines that define that name.
+One that callers have as a file brings `to_revision` and `to_contrast` too: the lines that change it.
 A call whose function takes its arguments in another form brings `to_call(function)`: the call's own text.
 """
 
@@ -32,6 +33,16 @@ class Scripted(Protocol):
         """Python lines, imports included, after which `name` holds the argument."""
 
 
+class Revisable(Protocol):
+    """An argument that its caller has already and a fix changes, such as a checkpoint file."""
+
+    def to_revision(self, name: str, revised: Any, /) -> str:
+        """Lines that make the revised one of the caller's own, after which `name` holds it."""
+
+    def to_contrast(self, name: str, other: Any, /, *, afresh: bool) -> str:
+        """Lines that make this one of the other's parts, stated afresh or turned; nothing for equal ones."""
+
+
 class Invoked(Protocol):
     """A call that knows how upstream's function is called with its arguments."""
 
@@ -42,6 +53,11 @@ class Invoked(Protocol):
 def is_scripted(value: object) -> TypeGuard[Scripted]:
     """Whether the argument is `Scripted`; by its method, for checking a protocol's members takes 50 µs."""
     return hasattr(value, "to_python")
+
+
+def is_revisable(value: object) -> TypeGuard[Revisable]:
+    """Whether the argument is `Revisable`."""
+    return hasattr(value, "to_revision")
 
 
 def is_invoked(call: object) -> TypeGuard[Invoked]:
@@ -57,17 +73,67 @@ def python_call(
     return "\n".join([*lines.values(), invocation(function, call)])
 
 
+def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
+    """Lines that make the fix: those that change the caller's own file, else the passing call."""
+    revisions = [
+        (name, value.to_revision(name, getattr(fixed, name)))
+        for name, value in call.stated()
+        if is_revisable(value) and is_revisable(getattr(fixed, name))
+    ]
+    if not revisions:
+        return python_call(operation.name, fixed, fill=operation.fill(fixed))
+    function = operation.function or operation.name
+    kept = {name for name, _ in revisions}
+    changed = {edit.argument for edit in call.edits_to(fixed)} - kept
+    lines = [revision for _, revision in revisions]
+    definitions = _definitions(fixed, "cuda", operation.fill(fixed))
+    lines += [line for name, line in definitions.items() if name in changed]
+    called = invocation(function, fixed)
+    if called != invocation(function, call):
+        lines = [f"from {operation.module} import {function}", "", *lines, called]
+    return _with_torch("\n".join(lines))
+
+
+def _with_torch(script: str) -> str:
+    """The script with torch imported where it is used and is not yet."""
+    imported = not re.search(r"\btorch\.", script) or re.search("^import torch$", script, re.MULTILINE)
+    return script if imported else f"import torch\n\n{script}"
+
+
 def before_after(operation: Operation, example: Call, fixed: Call, *, show: Collection[str] = ()) -> str:
-    """The failing and the passing call, reduced to the arguments that differ and those in `show`."""
-    before = _definitions(example, "cuda", {})
-    after = _definitions(fixed, "cuda", {})
+    """The failing and the passing call, reduced to the arguments that differ and those in `show`.
+
+    Of a file only the lines that make it fail are shown, on the `tensors` and `metadata` of one that passes,
+    then those that mend it.
+    """
+    changed = {edit.argument for edit in example.edits_to(fixed)}
     sections = []
-    for title, call, own, other in (("before", example, before, after), ("after", fixed, after, before)):
-        lines = [line for name, line in own.items() if name in show or line != other.get(name)]
-        sections.append(
-            "\n".join([f"# {title}", *lines, invocation(operation.function or operation.name, call)])
-        )
+    for title, call, other in (("before", example, fixed), ("after", fixed, example)):
+        elsewhere = _definitions(other, "cuda", {})
+        lines = []
+        for name, line in _definitions(call, "cuda", {}).items():
+            value, counterpart = getattr(call, name), getattr(other, name)
+            if is_revisable(value) and is_revisable(counterpart):
+                lines.append(value.to_contrast(name, counterpart, afresh=call is example))
+            elif name in show or line != elsewhere.get(name):
+                lines.append(line)
+        called = _shown_call(operation, call, changed | set(show))
+        sections.append("\n".join([f"# {title}", *filter(None, lines), called]))
     return "\n".join(sections)
+
+
+def _shown_call(operation: Operation, call: Call, matter: Collection[str]) -> str:
+    """The call of upstream's function, without options that do not matter where it has a form of its own; of
+    our own function where upstream's does not take what matters.
+    """
+    function = operation.function or operation.name
+    options = {parameter.name for parameter in call.arguments() if not parameter.required}
+    reduced = call.without(*(options - set(matter)))
+    if not is_invoked(call):
+        return invocation(function, call)
+    called = invocation(function, reduced)
+    told = {name for name, value in reduced.stated() if isinstance(value, TensorSpec)}
+    return called if told <= set(re.findall(r"\w+", called)) else _named(operation.name, reduced)
 
 
 def reproduction(operation: Operation, call: Call) -> str:
@@ -85,8 +151,10 @@ def reproduction(operation: Operation, call: Call) -> str:
 
 def invocation(function: str, call: Call) -> str:
     """The call itself, defaults left out: leading tensors by position, whatever follows by name."""
-    if is_invoked(call):
-        return call.to_call(function)
+    return call.to_call(function) if is_invoked(call) else _named(function, call)
+
+
+def _named(function: str, call: Call) -> str:
     arguments, unbroken = [], True
     for index, (name, value) in enumerate(call.stated()):
         named = isinstance(value, TensorSpec) or is_scripted(value)
@@ -116,7 +184,7 @@ def literal(value: Any) -> str:
         return f'float("{value}")'
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    return repr(value)
+    return repr(dict(value) if isinstance(value, Mapping) else value)
 
 
 def tensor(spec: TensorSpec, values: Values | None = None, device: str = "cuda") -> str:
@@ -189,7 +257,7 @@ def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str
             return f"({moved}){cast}"
         case Listed():
             elements = list(values.flat()) or [0]
-            repeats = -(-_count(shape) // len(elements))
+            repeats = max(1, -(-_count(shape) // len(elements)))
             repeated = f".repeat({repeats})" if repeats > 1 else ""
             cut = f"[:{_count(shape)}]" if repeats * len(elements) != _count(shape) else ""
             return f"torch.tensor({elements}, {where}){repeated}{cut}{viewed}"

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, Self
 
-from kernels.checking import Check, Each, Fix, aside
+from kernels.checking import Check, Each, Fix, Given, aside
 from kernels.checkpoint import Checkpoint
+from kernels.quanto_int8_checkpoint.beyond import ON_LAYERS, ON_THE_MAP
+from kernels.quanto_int8_checkpoint.beyond_values import ON_VALUES
 from kernels.quanto_int8_checkpoint.layers import LAYER_CHECKS
 from kernels.quanto_int8_checkpoint.quantization_map import (
     FORMAT,
@@ -32,11 +34,10 @@ from kernels.quanto_int8_checkpoint.signature import (
     fill,
     fit,
 )
-from kernels.quanto_int8_checkpoint.wording import SHOWN, why_not_quanto
+from kernels.quanto_int8_checkpoint.wording import SHARDED, SHOWN, why_differ, why_not_quanto
 from kernels.registry import Operation
 from kernels.wording import Listing, count, json_kind, short
 
-SHARDED = "a map with more layers than the file is often the whole model's, and the file one shard of it"
 OWN_MAP = "the map that the export wrote to a JSON file, where it is at hand, is the better source"
 
 
@@ -243,7 +244,9 @@ class PrefixesDiffer(FileCheck):
         "missing tensors={sorted(missing_data)[:5]}"
     )
     sites = at(121)
-    reason = "packed layers that the map lacks: {untold}; layers of the map that are not packed: {absent}"
+    reason = (
+        "packed layers that the map lacks: {untold}; layers of the map that are not packed: {absent}{hint}"
+    )
     looks_at = ("checkpoint.metadata", "checkpoint.tensors")
     requires = "the same prefixes in the map as before .weight._data in the file"
     premises = (NotQuanto, MapMissing, MapInvalid)
@@ -251,6 +254,7 @@ class PrefixesDiffer(FileCheck):
     missing_data: Listing
     untold: int = aside()
     absent: int = aside()
+    hint: str = aside()
 
     @classmethod
     def evaluable(cls, call: QuantoCall, /) -> bool:
@@ -260,7 +264,8 @@ class PrefixesDiffer(FileCheck):
     def find(cls, call: QuantoCall, /) -> Iterator[Self]:
         untold, absent = one_sided(call)
         if untold or absent:
-            yield cls(Listing(untold[:SHOWN]), Listing(absent[:SHOWN]), len(untold), len(absent))
+            shown = Listing(untold[:SHOWN]), Listing(absent[:SHOWN])
+            yield cls(*shown, len(untold), len(absent), why_differ(untold, absent))
 
     def describe_actual(self, call: QuantoCall, /) -> str:
         untold, absent = (Listing(names[:SHOWN]) for names in one_sided(call))
@@ -357,6 +362,8 @@ def _claims(checkpoint: Checkpoint) -> bool:
     return call.is_quanto or bool(call.packed)
 
 
+READABLE = (NotQuanto, MapMissing, MapInvalid, MapNotObject)
+
 STAGES = (
     ConfigFromDictionary,
     NotQuanto,
@@ -365,7 +372,9 @@ STAGES = (
     MapNotObject,
     MapEntryNotObject,
     PrefixesDiffer,
-    Each(attrgetter("layers"), LAYER_CHECKS, premises=(NotQuanto, MapMissing, MapInvalid, MapNotObject)),
+    Each(attrgetter("layers"), LAYER_CHECKS, premises=READABLE),
+    Given(READABLE, ON_THE_MAP),
+    Each(attrgetter("layers"), (*ON_LAYERS, *ON_VALUES), premises=READABLE),
     ActivationDoesNotFit,
 )
 

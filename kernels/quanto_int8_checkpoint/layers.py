@@ -27,6 +27,7 @@ from kernels.quanto_int8_checkpoint.signature import (
     is_float_scalar,
     quanto,
 )
+from kernels.values import Ones
 from kernels.wording import Listing
 
 
@@ -153,16 +154,19 @@ class TensorsMissing(LayerCheck):
 
     message = "Quanto layer {prefix!r} is missing tensors: {sorted(missing)}"
     sites = at(147)
-    reason = "{prefix!r} is in the map, but the file does not have {missing}"
+    reason = "{prefix!r} is in the map, but the file does not have {missing}{hint}"
     requires = "weight._data, weight._scale, input_scale and output_scale under the layer's prefix"
     prefix: str
     missing: Listing
+    hint: str = aside()
 
     @classmethod
     def find(cls, layer: Layer, /) -> Iterator[Self]:
         missing = sorted(layer.name(suffix) for suffix in REQUIRED if layer.tensor(suffix) is None)
         if missing:
-            yield cls(layer.prefix, Listing(missing))
+            apart = layer.name(DATA) in missing or layer.name(SCALE) in missing
+            hint = "; one file is inspected: another shard may have the rest" if apart else ""
+            yield cls(layer.prefix, Listing(missing), hint)
 
     @classmethod
     def repairs(cls, layer: Layer, /) -> Iterator[Change]:
@@ -171,7 +175,7 @@ class TensorsMissing(LayerCheck):
         ]
         dtype = next((tensor.dtype for tensor in present if tensor.dtype in SCALE_DTYPES), SCALE_DTYPES[0])
         added = {
-            layer.name(suffix): Header(dtype, ())
+            layer.name(suffix): Header(dtype, (), Ones())
             for suffix in (INPUT, OUTPUT)
             if layer.tensor(suffix) is None
         }

@@ -59,9 +59,8 @@ def quanto_int8_checkpoint(
 
 
 def _operands(layer: Layer) -> tuple[str, ...]:
-    """Tensors that the linear takes; a bias that is not [N], which no model would load, is left out."""
-    bias = layer.tensor(BIAS)
-    return (DATA, SCALE) if bias is None or bias.shape != (layer.rows,) else (DATA, SCALE, BIAS)
+    """Tensors that the linear takes."""
+    return (DATA, SCALE) if layer.tensor(BIAS) is None else (DATA, SCALE, BIAS)
 
 
 def _held(call: QuantoCall, codes: Values) -> dict[str, tuple[Header, Values]]:

@@ -6,7 +6,9 @@ import base64
 import json
 import re
 import string
+from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from kernels.wording import deeper
@@ -76,6 +78,44 @@ def decode(encoded: str) -> Any:
     if deeper(value, MAX_NESTING):
         raise MapFault(f"is nested deeper than {MAX_NESTING} levels")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A name that one object of the map has several times.
+
+    prefix   the layer whose entry that object is; None for the map itself
+    """
+
+    prefix: str | None
+    key: str
+    times: int
+
+
+class _Members(dict[str, Any]):
+    """An object, and the names that it was written with."""
+
+    counts: Counter[str]
+
+
+def repeated(encoded: str) -> list[Repeated]:
+    """Names that stand several times in a map that `decode` takes, or in the entries that count."""
+
+    def members(pairs: list[tuple[str, Any]]) -> _Members:
+        found = _Members(pairs)
+        found.counts = Counter(name for name, _ in pairs)
+        return found
+
+    whole = json.loads(unwrapped(encoded), object_pairs_hook=members)
+    entries = whole.items() if isinstance(whole, _Members) else ()
+    objects = [(None, whole), *entries]
+    return [
+        Repeated(prefix, key, times)
+        for prefix, found in objects
+        if isinstance(found, _Members) and len(found) < found.counts.total()
+        for key, times in found.counts.items()
+        if times > 1
+    ]
 
 
 def recovered(encoded: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 from kernels.checkpoint import Checkpoint, Header
 from kernels.quanto_int8_checkpoint.quantization_map import MAP_KEY, encode
 from kernels.quanto_int8_checkpoint.signature import CODE_DTYPE, SCALE, SCALE_DTYPES, Layer, QuantoCall
+from kernels.values import Ones
 
 CANDIDATES = 8
 """Leading parts tried when names differ, so that hostile names cost no more than honest ones."""
@@ -93,7 +94,7 @@ def scalars(layer: Layer, wrong: Mapping[str, Header]) -> Change:
     titles, notes, safe = [], [], True
     for name, header in wrong.items():
         target = header.dtype if header.dtype in SCALE_DTYPES else dtype
-        tensors[name] = Header(target, (), header.values if header.numel == 1 else None)
+        tensors[name] = Header(target, (), header.values if header.numel == 1 else Ones())
         if header.numel != 1:
             titles.append(f"replace {name!r} {list(header.shape)} by one number")
             notes.append("several values are scales of quantized activations, which are not supported")

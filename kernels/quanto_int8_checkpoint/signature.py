@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import log2
 from typing import Any
 
 from kernels.call import Call, argument
@@ -19,7 +20,7 @@ from kernels.quanto_int8_checkpoint.quantization_map import (
     encode,
     entry,
 )
-from kernels.rendering import literal
+from kernels.rendering import WIDTH, literal
 from kernels.spec import TensorSpec
 from kernels.upstream import SGLANG, File, Site
 from kernels.values import Listed, Ones, Randint, Randn, Values, Zeros
@@ -56,6 +57,8 @@ def at(line: int, function: str = FUNCTION) -> tuple[Site, ...]:
 @dataclass(frozen=True)
 class QuantoCall(Call):
     """Arguments of an inspection. A layer has N output rows and K input columns."""
+
+    positional = 1
 
     checkpoint: Checkpoint = argument(
         "a safetensors file: its string metadata, and dtype and shape of each tensor"
@@ -111,6 +114,20 @@ class QuantoCall(Call):
             first.setdefault(mapped, prefix)
         return tuple(found)
 
+    @cached_property
+    def ignored(self) -> Mapping[str, list[str]]:
+        """Layer prefix → tensors right under it, or under its weight, that a load leaves out."""
+        known = {layer.name(suffix) for layer in self.layers for suffix in (*REQUIRED, DENSE, BIAS)}
+        prefixes = {layer.prefix for layer in self.layers}
+        found: dict[str, list[str]] = {}
+        for name in self.checkpoint.tensors:
+            for separator in (f".{DENSE}.", "."):
+                prefix, dot, _ = name.rpartition(separator)
+                if dot and prefix in prefixes and name not in known:
+                    found.setdefault(prefix, []).append(name)
+                    break
+        return found
+
     @property
     def operand(self) -> Layer | None:
         """The layer that x goes through: the first whose K is x's last size."""
@@ -143,8 +160,13 @@ class QuantoCall(Call):
         """Upstream's call on the file's path; its mapper is a function, and it takes no activation."""
         if self.name_mapper is None:
             return f"{function}(checkpoint)"
-        pairs = ", ".join(f"{literal(old)}: {literal(new)}" for old, new in self.name_mapper.items())
-        return f"{function}(checkpoint, lambda prefix: {{{pairs}}}.get(prefix, prefix))"
+        pairs = [f"{literal(old)}: {literal(new)}" for old, new in self.name_mapper.items()]
+        line = f"{function}(checkpoint, lambda prefix: {{{', '.join(pairs)}}}.get(prefix, prefix))"
+        if len(line) <= WIDTH:
+            return line
+        listed = "".join(f"        {pair},\n" for pair in pairs)
+        mapper = f"lambda prefix: {{\n{listed}    }}.get(prefix, prefix)"
+        return f"{function}(\n    checkpoint,\n    {mapper},\n)"
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments alone; a decoded map can be nested deeper than pickle follows."""
@@ -189,6 +211,11 @@ class Layer:
     def columns(self) -> int | None:
         """K, None without a two-dimensional packed weight."""
         return None if self.matrix is None else self.matrix.shape[1]
+
+    @property
+    def ignored(self) -> list[str]:
+        """Full names of tensors under the prefix that belong to no qint8 layer, in the file's order."""
+        return self.call.ignored.get(self.prefix, [])
 
     def describe(self, *suffixes: str) -> str:
         """These tensors of the layer, with type and shape."""
@@ -258,8 +285,8 @@ def fill(call: QuantoCall) -> Mapping[str, Values]:
 def contents(call: QuantoCall, codes: Randint) -> Iterator[tuple[str, Header, Values]]:
     """(name, header, what it holds) of every tensor in the file: its described values, else by its role.
 
-    Row scales make outputs of a few units for normal activations, whatever K is. Auxiliary scales are 1, as
-    the format demands.
+    Row scales make outputs of a few units for normal activations, whatever K is, and are exact in every type
+    they may have. Auxiliary scales are 1, as the format demands.
     """
     widths = {layer.name(SCALE): layer.columns for layer in call.layers}
     for place, (name, header) in enumerate(call.checkpoint.tensors.items()):
@@ -268,7 +295,7 @@ def contents(call: QuantoCall, codes: Randint) -> Iterator[tuple[str, Header, Va
         elif name.endswith(f".{DATA}"):
             yield name, header, Randint(codes.low, codes.high, seed=(codes.seed or 0) + place)
         elif name.endswith(f".{SCALE}"):
-            step = 1 / (CODE_DEVIATION * max(widths.get(name) or 1, 1) ** 0.5)
+            step = 2.0 ** -round(log2(CODE_DEVIATION * max(widths.get(name) or 1, 1) ** 0.5))
             yield name, header, Listed((4 * step, 2 * step, 3 * step))
         elif name.endswith((f".{INPUT}", f".{OUTPUT}")):
             yield name, header, Ones()

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kernels.quanto_int8_checkpoint.quantization_map import FORMAT, FORMAT_KEY
+from kernels.quanto_int8_checkpoint.repairs import renaming
 from kernels.quanto_int8_checkpoint.signature import DATA, DENSE, REQUIRED, QuantoCall
 from kernels.wording import short
 
 SHOWN = 5
 """Names that upstream prints of each side."""
+
+SHARDED = "a map with more layers than the file is often the whole model's, and the file one shard of it"
+
+
+def why_differ(untold: list[str], absent: list[str]) -> str:
+    """What usually makes names differ so, as the end of a sentence; the map lacks some, the file others."""
+    if renaming(untold, absent):
+        return f"; the names differ by a leading part alone, {absent[0]!r} in the map"
+    return f"; one file is inspected, and {SHARDED}" if absent and not untold else ""
 
 
 def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:

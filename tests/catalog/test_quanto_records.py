@@ -21,7 +21,7 @@ from kernels.quanto_int8_checkpoint.checks import OPERATIONS
 from kernels.quanto_int8_checkpoint.op import RUNNERS
 from kernels.quanto_int8_checkpoint.signature import VALID, QuantoCall
 from kernels.running import seeded
-from tests.kernels.quanto_int8_checkpoint.test_checks import ACCEPTED, REFUSED
+from tests.kernels.quanto_int8_checkpoint.test_checks import ACCEPTED, HAZARDS, REFUSED
 
 [OPERATION] = OPERATIONS
 FOLDER = "quanto_int8_checkpoint"
@@ -47,7 +47,7 @@ def files() -> Mapping[str, QuantoCall]:
         "valid": VALID,
         **{name: call for name, call in examples.items() if isinstance(call, QuantoCall)},
         **{name: call for name, (call, _) in ACCEPTED.items()},
-        **{name: call for name, (call, *_) in REFUSED.items()},
+        **{name: call for name, (call, *_) in (HAZARDS | REFUSED).items()},
     }
 
 

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.call import arguments_json
-from kernels.checking import Check, Examination, Origin, Status, guard
+from kernels.checking import Check, Examination, Origin, Severity, Status, guard
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.dtypes import DType
 from kernels.quanto_int8_checkpoint.checks import OPERATIONS, STAGES
 from kernels.quanto_int8_checkpoint.signature import VALID, Layer, QuantoCall, fill, fit
 from kernels.rendering import reproduction
 from kernels.spec import TensorSpec
+from kernels.values import Full, Listed
 from tests.kernels.quanto_int8_checkpoint.files import ENTRY, GOLDEN, MAP, P, encoded, file, layer, p
 
 [OPERATION] = OPERATIONS
@@ -59,18 +60,11 @@ ACCEPTED: dict[str, tuple[QuantoCall, set[str]]] = {
     "a mapper of other names": (p().replace(name_mapper=NameMapper({"x": "y"})), {P}),
     "extra keys in an entry": (file({P: {**ENTRY, "group": [1, {"a": None}]}}), {P}),
     "unrelated tensors": (file(tensors={**layer(P), **CONV}), {P}),
-    "a bias of any shape": (p(bias=Header("F64", (9,))), {P}),
-    "no columns": (p(data=Header("I8", (3, 0))), {P}),
-    "no rows": (p(data=Header("I8", (0, 2)), scale=Header("F32", (0, 1))), {P}),
-    "repeated key, the last counts": (
-        file(b'{"blk.0.proj": {"weights": "qint4"}, "blk.0.proj": ' + SOUND + b"}"),
-        {P},
-    ),
+    "a bias of any type": (p(bias=Header("F64", (3,))), {P}),
     "two layers, the map in another order": (
         file({"z": ENTRY, P: ENTRY}, {**layer(P), **layer("z")}),
         {P, "z"},
     ),
-    "an empty prefix": (file({"": ENTRY}, layer("")), {""}),
     "NaN in an ignored key": (file(b'{"blk.0.proj": {"x": NaN, ' + SOUND[1:] + b"}"), {P}),
 }
 
@@ -82,6 +76,46 @@ def test_accepted(name: str) -> None:
     assert {outcome.status for outcome in examination.outcomes} == {Status.PASSED}
     assert {found.mapped for found in call.layers} == prefixes
     guard(STAGES, call)
+
+
+# --- what upstream takes and we do not
+
+HAZARDS: dict[str, tuple[QuantoCall, str]] = {
+    "a bias of another length": (p(bias=Header("F64", (9,))), "bias_shape"),
+    "no columns": (p(data=Header("I8", (3, 0))), "weight_empty"),
+    "no rows": (p(data=Header("I8", (0, 2)), scale=Header("F32", (0, 1))), "weight_empty"),
+    "repeated key, the last counts": (
+        file(b'{"blk.0.proj": {"weights": "qint4"}, "blk.0.proj": ' + SOUND + b"}"),
+        "map_keys_repeated",
+    ),
+    "repeated key in an entry": (
+        file(b'{"blk.0.proj": {"weights": "qint4", ' + SOUND[1:] + b"}"),
+        "map_keys_repeated",
+    ),
+    "a zero point": (
+        file(tensors={**layer(P), f"{P}.weight._zeropoint": Header("I8", (3, 1))}),
+        "tensors_ignored",
+    ),
+    "an empty prefix": (file({"": ENTRY}, layer("")), "prefix_empty"),
+    "an auxiliary scale of 0.5": (p(output=Header("F32", (), Full(0.5))), "aux_scale_not_one"),
+    "a scale of NaN": (p(scale=Header("F32", (3, 1), Full(float("nan")))), "scale_not_finite"),
+    "a scale of 0": (p(scale=Header("F32", (3, 1), Listed((1.0, 0.0, 2.0)))), "scale_not_positive"),
+    "a scale that bfloat16 rounds": (p(scale=Header("F32", (3, 1), Full(0.3))), "scale_loses_precision"),
+}
+
+
+@pytest.mark.parametrize("name", HAZARDS)
+def test_what_upstream_takes_is_named(name: str) -> None:
+    call, check = HAZARDS[name]
+    examination = OPERATION.examine(call)
+    assert examination.raised is None
+    assert failed(examination) == [check]
+    [violation] = occurrences(examination, check)
+    assert examination.rejected == (violation.severity is Severity.ERROR)
+    for index, (title, _, fixed) in enumerate(fixes(call, check)):
+        after = failed(OPERATION.examine(fixed))
+        assert check not in after, title
+        assert index or not after, title
 
 
 # --- what upstream refuses, to the letter
@@ -298,6 +332,15 @@ AFTER_MAP = [
     "scale_incompatible",
     "aux_scale_not_scalar",
     "layers_collide",
+    "map_keys_repeated",
+    "weight_empty",
+    "tensors_ignored",
+    "prefix_empty",
+    "bias_shape",
+    "aux_scale_not_one",
+    "scale_not_finite",
+    "scale_not_positive",
+    "scale_loses_precision",
 ]
 
 
@@ -316,12 +359,16 @@ AFTER_MAP = [
         (file([1]), AFTER_MAP),
         (file({P: "qint8"}), ["weight_type_unsupported", "activations_quantized"]),
         (file({P: "qint8", "z": {}}, {**layer(P), **layer("z")}), []),
-        (p(data=None), ["weight_not_int8_matrix", "scale_incompatible"]),
+        (p(data=None), ["weight_not_int8_matrix", "scale_incompatible", "weight_empty"]),
         (p(scale=None), ["scale_incompatible"]),
         (p(input=None, output=None), ["aux_scale_not_scalar"]),
         (p(input=None), []),
-        (p(data=Header("I8", (6,))), ["scale_incompatible"]),
-        (p(data=Header("I8", (6,)), scale=Header("F32", (3,))), []),
+        (p(data=Header("I8", (6,))), ["scale_incompatible", "weight_empty"]),
+        (p(data=Header("I8", (6,)), scale=Header("F32", (3,))), ["weight_empty"]),
+        (
+            p(data=Header("I8", (6,)), bias=Header("F32", (3,))),
+            ["scale_incompatible", "weight_empty", "bias_shape"],
+        ),
         (p(data=Header("U8", (3, 2))), []),
     ],
 )
@@ -725,8 +772,9 @@ def test_the_reproduction_calls_upstreams_own_function() -> None:
     script = reproduction(OPERATION, VALID)
     assert "quanto_int8_config import inspect_quanto_int8_checkpoint" in script
     assert script.rstrip().endswith(
-        'inspect_quanto_int8_checkpoint(checkpoint, lambda prefix: {"language_model.layers.0.mlp.up_proj": '
-        '"model.language_model.layers.0.mlp.up_proj"}.get(prefix, prefix))'
+        "inspect_quanto_int8_checkpoint(\n    checkpoint,\n    lambda prefix: {\n        "
+        '"language_model.layers.0.mlp.up_proj": "model.language_model.layers.0.mlp.up_proj",\n'
+        "    }.get(prefix, prefix),\n)"
     )
     compile(script, "reproduction", "exec")
 

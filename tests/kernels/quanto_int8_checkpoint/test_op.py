@@ -260,19 +260,21 @@ def test_the_first_layer_of_that_width_takes_the_activation() -> None:
     assert run(call.replace(x=activation(DType.BF16, 1, 4)))[0].shape == (1, 5)
 
 
-def test_a_bias_is_added_and_one_of_another_length_left_out() -> None:
+def test_a_bias_is_added_and_one_of_another_length_refused() -> None:
     data = Header("I8", (3, 2), Zeros())
     fitting = p(data=data, bias=Header("BF16", (3,), Listed((1, 2, 3)))).replace(
         x=activation(DType.F32, 1, 2)
     )
     assert [tensor.tolist() for tensor in run(fitting)] == [[[1.0, 2.0, 3.0]], [[1.0, 2.0, 3.0]]]
     longer = p(data=data, bias=Header("BF16", (4,), Ones())).replace(x=activation(DType.F32, 1, 2))
-    assert run(longer)[0].tolist() == [[0.0, 0.0, 0.0]]
+    with pytest.raises(ValueError, match=r"has a bias \(4,\) for 3 rows"):
+        run(longer)
 
 
-def test_no_columns_give_zeros() -> None:
+def test_a_layer_without_columns_is_refused() -> None:
     call = QuantoCall(quanto([PREFIX], 3, 0), x=activation(DType.BF16, 2, 0))
-    assert run(call)[0].tolist() == [[0.0] * 3] * 2
+    with pytest.raises(ValueError, match=r"has an empty weight \(3, 0\)"):
+        run(call)
 
 
 def test_a_large_scale_overflows_float16_alone() -> None:

@@ -1,0 +1,70 @@
+"""The code of a fix: on a file what changes in the caller's own, on tensors the passing call."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from safetensors import safe_open
+
+from app.main import create_app
+from app.settings import Settings
+from kernels.checkpoint import Checkpoint
+from kernels.checkpoint_file import read_header, write
+from kernels.values import Listed, Ones
+
+MAP = base64.b64encode(json.dumps({"l": {"weights": "qint8", "activations": "none"}}).encode()).decode()
+FILE = {
+    "metadata": {"quantization_format": "quanto", "quantization_map_base64": MAP},
+    "tensors": {
+        "l.weight._data": {"dtype": "I8", "shape": [3, 2]},
+        "l.weight._scale": {"dtype": "BF16", "shape": [3]},
+        "l.input_scale": {"dtype": "BF16", "shape": [1]},
+        "l.output_scale": {"dtype": "BF16", "shape": [1]},
+    },
+}
+
+
+def first_fix(arguments: dict[str, Any], operation: str) -> dict[str, Any]:
+    body = {"operation": operation, "arguments": arguments, "level": "checks"}
+    with TestClient(create_app(Settings(device="cpu", workers=0))) as client:
+        answer = client.post("/api/diagnose", json=body).json()
+    fix: dict[str, Any] = answer["fixes"][0]
+    return fix
+
+
+def test_a_files_fix_keeps_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fix = first_fix({"checkpoint": FILE}, "quanto_int8_checkpoint")
+    described = Checkpoint.from_json(FILE)
+    held = {name: (header, Ones()) for name, header in described.tensors.items()}
+    scale = described.tensors["l.weight._scale"]
+    monkeypatch.chdir(tmp_path)
+    write(
+        Path("checkpoint.safetensors"),
+        described.metadata,
+        {**held, "l.weight._scale": (scale, Listed((0.5, 0.25, 2)))},
+    )
+    names: dict[str, Any] = {}
+    exec(fix["code"], names)  # noqa: S102 (the answer's own script)
+    with safe_open(names["checkpoint"], framework="pt") as file:
+        assert read_header(file) == Checkpoint.from_json(fix["arguments"]["checkpoint"])
+        assert file.get_tensor("l.weight._scale").tolist() == [[0.5], [0.25], [2.0]]
+        assert file.get_tensor("l.weight._data").tolist() == [[1, 1]] * 3
+
+
+def test_a_calls_fix_is_the_passing_call() -> None:
+    arguments = {
+        "input": "bfloat16[16,7168]",
+        "output_q": "float8_e4m3fn[16,7168]",
+        "output_s": "int32[16,14]:stride(1,16)",
+        "group_size": 128,
+        "scale_ue8m0": False,
+    }
+    fix = first_fix(arguments, "per_token_group_quant")
+    *built, call = fix["code"].splitlines()
+    assert [line.partition(" = ")[0] for line in built] == ["input", "output_q", "output_s"]
+    assert call.startswith("per_token_group_quant(input, output_q, output_s")
