@@ -35,8 +35,6 @@ class TooFewDimensions(PythonError):
             tensor = getattr(call, name, None)
             if tensor is not None and tensor.ndim <= index:
                 yield cls(index, tensor.ndim, name, wanted)
-            elif tensor is not None and index > 1 and tensor.strides[index] != 1:
-                return  # refused for that stride; the next tensor is not asked
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
         shapes = {name: shape_of(call, name) for name, index, _ in self.asks if _short(call, name, index)}

@@ -20,6 +20,7 @@ from tests.kernels.inkling_attn_prologue.calls import DECODE, EXTEND, KINDS, VER
 
 PLACE = "Failed at python/sglang/kernels/jit/csrc/inkling/inkling_attn_prologue_fused.cuh:"
 Change = Callable[[PrologueCall], PrologueCall]
+ALL = pytest.mark.parametrize("operation", KINDS.values(), ids=list(KINDS))
 BF16, F32, FP8, I32, I64 = DType.BF16, DType.F32, DType.F8_E4M3FN, DType.I32, DType.I64
 
 ORDER = {
@@ -386,6 +387,16 @@ def test_the_second_launch_of_extend_is_of_sequences() -> None:
     without = call.replace(do_cache_update=False)
     assert raised(EXTEND, without) is None
     assert failed(EXTEND, without) == ["sequences_out_of_step"]
+
+
+@ALL
+def test_a_check_is_not_evaluated_where_a_dimension_is_missing(operation: Operation) -> None:
+    call = (
+        base(operation).with_tensor("k_cache", strides=(384, 128, 2)).with_tensor("v_cache", shape=(8, 128))
+    )
+    assert "state_dimensions" in failed(operation, call)
+    call = call.with_tensor("v_cache", shape=(8,)).with_tensor("v_weight", shape=())
+    assert "weight_dimensions" in failed(operation, call)
 
 
 def test_extend_without_tokens_returns_before_it_looks_at_tau() -> None:
