@@ -255,7 +255,7 @@ def walk(stages: Stages, call: Call, *, values: bool = True) -> Iterator[Event]:
             if blocked.isdisjoint(stage.premises):
                 subject = stage.run(subject)
         elif isinstance(stage, Each):
-            yield from _walk_items(stage, subject, blocked)
+            yield from _walk_items(stage, subject, blocked, values)
         elif isinstance(stage, Given):
             given = blocked.isdisjoint(stage.premises)
             for check in stage.checks:
@@ -275,15 +275,16 @@ def _walk_check(
     yield event
 
 
-def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]]) -> Iterator[Event]:
+def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values: bool) -> Iterator[Event]:
+    checks = [check for check in loop.checks if values or not check.reads_values]
     if not blocked.isdisjoint(loop.premises):
-        for check in loop.checks:
+        for check in checks:
             blocked.add(check)
             yield Event(check, Status.NOT_REACHED, subject)
         return
     for item in loop.items(subject):
         inside = set(blocked)
-        for check in loop.checks:
+        for check in checks:
             event = _evaluate(check, item, inside)
             if event.status is not Status.PASSED:
                 inside.add(check)

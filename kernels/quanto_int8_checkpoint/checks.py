@@ -392,7 +392,6 @@ OPERATIONS = (
         source=SOURCE,
         module=MODULE,
         function=FUNCTION,
-        reference_only=True,
         claims=_claims,
     ),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import log2
-from typing import Any
+from typing import Any, ClassVar
 
 from kernels.call import Call, argument
 from kernels.checkpoint import Checkpoint, Header, NameMapper
@@ -58,7 +58,7 @@ def at(line: int, function: str = FUNCTION) -> tuple[Site, ...]:
 class QuantoCall(Call):
     """Arguments of an inspection. A layer has N output rows and K input columns."""
 
-    positional = 1
+    positional: ClassVar[int] = 1
 
     checkpoint: Checkpoint = argument(
         "a safetensors file: its string metadata, and dtype and shape of each tensor"

@@ -380,6 +380,5 @@ OPERATIONS = (
         source=SOURCE,
         module="safetensors",
         function="safe_open",
-        reference_only=True,
     ),
 )

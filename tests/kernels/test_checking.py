@@ -93,6 +93,21 @@ class OutTooSmall(Check[Sum]):
             yield cls()
 
 
+@dataclass(frozen=True)
+class Zero(Check[int]):
+    raises = ValueError
+    message = "a zero"
+    reason = "a row is zero"
+    requires = "no zeros"
+    category = "values"
+    reads_values = True
+
+    @classmethod
+    def find(cls, row: int, /) -> Iterator[Self]:
+        if row == 0:
+            yield cls()
+
+
 def allocate(call: Sum) -> Sum:
     return call if call.out is not None else call.replace(out=TensorSpec((1,), DType.I64))
 
@@ -140,6 +155,14 @@ def test_the_guard_raises_the_first_violation_in_upstreams_words() -> None:
         guard(STAGES, Sum((3, 12), out=TensorSpec((0,), DType.I64)))
     assert str(caught.value) == "row 12 of 10"
     assert caught.value.violation == TooLarge(12, 10, 2)  # type: ignore[attr-defined]
+
+
+def test_the_guard_reads_no_values_in_loops_either() -> None:
+    stages = (Each(lambda call: call.rows, (TooLarge, Zero)),)
+    guard(stages, Sum((0,)))
+    assert examine(stages, Sum((0,))).rejected
+    with pytest.raises(OverflowError):
+        guard(stages, Sum((0, 11)))
 
 
 def test_a_later_check_is_evaluated_although_an_earlier_one_failed() -> None:
