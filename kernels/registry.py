@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import kernels
@@ -83,3 +84,8 @@ def operations() -> Mapping[str, Operation]:
 def folder_of(operation: Operation) -> str:
     """The operation's folder in `kernels/`."""
     return operation.call.__module__.split(".")[1]
+
+
+def has_kernel(operation: Operation) -> bool:
+    """Whether its folder has a kernel of ours; else a plain torch reference is what runs."""
+    return find_spec(f"kernels.{folder_of(operation)}.kernel") is not None

@@ -13,6 +13,7 @@ from app.lookup.service import page_of
 from app.pages.rendering import render
 from catalog.markdown import title
 from catalog.store import load_catalog
+from kernels.registry import has_kernel
 
 HTML = "text/html; charset=utf-8"
 NOT_STORED = {"Cache-Control": "no-store"}
@@ -84,6 +85,7 @@ def _lines(value: Any, indent: str, width: int) -> Iterator[str]:
 
 
 _TOOLS: Mapping[str, Any] = {
+    "has_kernel": has_kernel,
     "inline": inline,
     "pretty": pretty,
     "paragraphs": paragraphs,
