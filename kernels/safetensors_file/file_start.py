@@ -74,6 +74,10 @@ class FileStart:
     data: bytes
     size: int | None = None
 
+    def __reduce__(self) -> tuple[type[FileStart], tuple[bytes, int | None]]:
+        """What travels to a worker is the bytes, not what was read from them here."""
+        return FileStart, (self.data, self.size)
+
     @property
     def header_length(self) -> int | None:
         """What the first eight bytes say, None where there are fewer."""
