@@ -252,7 +252,7 @@ def test_a_reproduction_runs_against_upstreams_module(operation: Operation, tmp_
     function = operation.function or operation.name
     *parents, _ = operation.module.split(".")
     folder = tmp_path.joinpath(*parents)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     module = tmp_path.joinpath(*operation.module.split(".")).with_suffix(".py")
     module.write_text(
         f"def {function}(*positional, **named):\n    print('called with', len(positional))\n", "utf-8"
