@@ -61,7 +61,7 @@ def test_a_message_is_found_by_either_name(served: TestClient, name: str) -> Non
 
 
 def test_words_of_a_message_are_similar_to_it(served: TestClient) -> None:
-    found = search(served, q="scales fp32 kv must be")
+    found = search(served, q="scales fp32 kv must be", limit=25)
     assert SCALES in [item["id"] for item in found]
     assert {item["matchType"] for item in found} == {"fuzzy"}
 
