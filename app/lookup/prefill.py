@@ -1,95 +1,141 @@
 """From what a message printed back to a call that prints it: the diagnosis request that a match comes with.
 
-A message tells a few sizes and types of the call that broke. The record's own failing example is changed
-until its check prints the same values: for each value, every attribute that the check reads is tried.
+A message tells a few sizes and types of the call that broke, and perhaps the line that raised it. The
+record's own failing example is changed, place by place, until its check prints the same values at that line.
 """
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
+from app.lookup import moves
+from app.lookup.file_moves import common_beginning
 from catalog.additions import request
 from catalog.faults import Case, Fault
 from catalog.match import Capture, Match
 from kernels.call import Call
-from kernels.checking import Check
-from kernels.dtypes import DType
+from kernels.checking import Check, LauncherCheck
 from kernels.message import holes
-from kernels.spec import TensorSpec
 
 PLACE: Final = ("file", "line")
 """Holes of a launcher's message that say where it was raised."""
-SCALARS: Final = (int, float, bool, str, DType)
-MOST_NUMBERS: Final = 16
-"""Sizes read from one value."""
-MOST_TRIED: Final = 100
-"""Calls examined for one check; one takes some tens of microseconds."""
+MOST_TRIED: Final = 500
+"""Calls examined for one match; one takes some tens of microseconds, one on a checkpoint a millisecond."""
+MOST_OF_TEXT: Final = 1500
+"""Calls examined for all matches of one text."""
 
-_NUMBERS: Final = re.compile(r"-?[0-9]{1,18}")
-_DEVICE: Final = re.compile(r"(?:cuda|hip|cpu)(?::[0-9]{1,3})?")
 
-Wanted = Mapping[int, Capture]
-"""Hole → what it printed, for the holes that depend on the call."""
+@dataclass(slots=True)
+class Budget:
+    """Calls that may still be examined for a text."""
+
+    left: int = MOST_OF_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class _Goal:
+    """What was pasted: hole → what it printed, for the holes that depend on the call; the site's lines."""
+
+    captures: Mapping[int, Capture]
+    lines: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """A call that breaks the check, and the holes for which it prints what was pasted."""
+    """A call that breaks the check: what it prints, how many of the values wanted are among that, how near
+    the others are, and whether the line is right.
+    """
 
     call: Call
+    printed: tuple[str, ...]
     agreeing: frozenset[int]
+    near: int
+    placed: bool
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return len(self.agreeing) + self.placed, self.near
+
+    def reaches(self, goal: _Goal) -> bool:
+        return self.placed and len(self.agreeing) == len(goal.captures)
 
 
-def prefilled(fault: Fault, match: Match) -> tuple[str, dict[str, Any]] | None:
-    """Operation and diagnosis request for a match; None where no call of ours raises the record's error."""
-    wanted = {index: item for index, item in enumerate(match.captures) if item.name not in PLACE}
-    best: tuple[Case, _Attempt] | None = None
-    for case in _likely_first(fault.cases, match):
+def prefilled(fault: Fault, match: Match, budget: Budget) -> tuple[str, dict[str, Any]] | None:
+    """Operation and diagnosis request for a match; None where no call of ours raises the record's error.
+
+    With no budget left the request is the record's own example.
+    """
+    goal = _goal(match)
+    starts: list[tuple[Case, _Attempt]] = []
+    for case in fault.cases:
         example = case.check.example()
-        attempt = None if example is None else _closest(case, example, wanted)
-        if attempt is not None and (best is None or len(attempt.agreeing) > len(best[1].agreeing)):
+        attempt = None if example is None else _attempt(case, example, goal)
+        if attempt is not None:
+            starts.append((case, attempt))
+    starts.sort(key=lambda start: (_elsewhere(start[0], goal), tuple(-part for part in start[1].rank)))
+    allowed = Budget(min(MOST_TRIED, budget.left))
+    budget.left -= allowed.left
+    best: tuple[Case, _Attempt] | None = None
+    for case, start in starts:
+        attempt = _climbed(case, start, goal, allowed)
+        if best is None or attempt.rank > best[1].rank:
             best = case, attempt
-        if best is not None and len(best[1].agreeing) == len(wanted):
+        if best[1].reaches(goal):
             break
+    budget.left += allowed.left
     if best is None:
         return None
     case, attempt = best
     return case.operation.name, request(case.operation, attempt.call)
 
 
-def _likely_first(cases: Sequence[Case], match: Match) -> list[Case]:
-    """The checks whose sites have the line that the text names come first."""
-    named = {int(item.value) for item in match.captures if item.name == "line" and item.value.isdigit()}
-    lines = named or set(match.site.lines if match.site is not None else ())
-    return sorted(
-        cases, key=lambda case: lines.isdisjoint(line for site in case.check.sites for line in site.lines)
-    )
+def _goal(match: Match) -> _Goal:
+    captures = {index: item for index, item in enumerate(match.captures) if item.name not in PLACE}
+    named = {int(item.value) for item in match.captures if item.name == "line" and item.value.isdecimal()}
+    return _Goal(captures, frozenset(named or (match.site.lines if match.site is not None else ())))
 
 
-def _closest(case: Case, example: Call, wanted: Wanted) -> _Attempt | None:
-    """The example, changed value by value to print what is wanted."""
-    best = _attempt(case, example, wanted)
-    tried = 0
-    for index, capture in wanted.items():
-        if best is None or index in best.agreeing:
-            continue
-        for call in _changed(case, best.call, capture):
-            tried += 1
-            if tried > MOST_TRIED:
-                return best
-            attempt = _attempt(case, call, wanted) or _attempt(case, _refitted(case, call), wanted)
-            if attempt is not None and len(attempt.agreeing) > len(best.agreeing):
-                best = attempt
-                break
+def _elsewhere(case: Case, goal: _Goal) -> bool:
+    """Whether the check has no site of the line that the text names."""
+    return goal.lines.isdisjoint(line for site in case.check.sites for line in site.lines)
+
+
+def _climbed(case: Case, start: _Attempt, goal: _Goal, budget: Budget) -> _Attempt:
+    """The best call within the budget: of those with the tensor that was printed, then from each better one
+    to the next.
+    """
+    found: _Attempt | None = start
+    best = start
+    if not start.reaches(goal):
+        described = _tried(case, moves.described(case, start.call, goal.captures.values()), goal, budget)
+        best = max(chain([start], described), key=lambda attempt: attempt.rank)
+    while found is not None and not best.reaches(goal):
+        missing = {index: item for index, item in goal.captures.items() if index not in best.agreeing}
+        calls = moves.towards(case, best.call, best.printed, missing)
+        better = (attempt for attempt in _tried(case, calls, goal, budget) if attempt.rank > best.rank)
+        found = next(better, None)
+        best = found or best
     return best
 
 
-def _attempt(case: Case, call: Call | None, wanted: Wanted) -> _Attempt | None:
+def _tried(case: Case, calls: Iterable[Call], goal: _Goal, budget: Budget) -> Iterator[_Attempt]:
+    """The calls that break the check, as they are or with what it does not read sized to them."""
+    for call in calls:
+        if budget.left <= 0:
+            return
+        budget.left -= 1
+        attempt = _attempt(case, call, goal)
+        if attempt is None:
+            budget.left -= 1
+            attempt = _attempt(case, _refitted(case, call), goal)
+        if attempt is not None:
+            yield attempt
+
+
+def _attempt(case: Case, call: Call | None, goal: _Goal) -> _Attempt | None:
     """How well the call fits, if its first error is this check's."""
     if call is None:
         return None
@@ -106,20 +152,34 @@ def _attempt(case: Case, call: Call | None, wanted: Wanted) -> _Attempt | None:
     if type(violation) is not case.check:
         return None
     printed = _printed(violation)
-    return _Attempt(
-        call, frozenset(index for index, capture in wanted.items() if _same(printed[index], capture.value))
+    agreeing = frozenset(
+        index for index, capture in goal.captures.items() if _same(printed[index], capture.value)
     )
+    near = sum(
+        _alike(printed[index], item.value) for index, item in goal.captures.items() if index not in agreeing
+    )
+    placed = not (
+        goal.lines and isinstance(violation, LauncherCheck) and goal.lines.isdisjoint(violation.site.lines)
+    )
+    return _Attempt(call, printed, agreeing, near, placed)
 
 
-def _printed(violation: Check[Any]) -> list[str]:
-    return [
+def _printed(violation: Check[Any]) -> tuple[str, ...]:
+    return tuple(
         hole.fill(value) for hole, value in zip(holes(violation.message), violation.printed(), strict=True)
-    ]
+    )
 
 
 def _same(printed: str, captured: str) -> bool:
     """A repr is captured without its quotes."""
     return captured in (printed, printed.strip("'\""))
+
+
+def _alike(printed: str, captured: str) -> int:
+    """How alike two values are: how names begin, and of others the words and numbers, place by place."""
+    if " " not in captured:
+        return min(common_beginning(printed.strip("'\""), captured), 999)
+    return sum(left == right for left, right in zip(printed.split(), captured.split(), strict=False)) * 1000
 
 
 def _refitted(case: Case, call: Call) -> Call | None:
@@ -130,69 +190,3 @@ def _refitted(case: Case, call: Call) -> Call | None:
         return case.operation.fit(given)
     except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError):
         return None  # they do not determine the others: keep the example's
-
-
-def _changed(case: Case, call: Call, capture: Capture) -> Iterator[Call]:
-    """Calls with the captured value in one place that the check reads, the place named by the hole first."""
-    places = sorted(_places(case), key=lambda place: not capture.name.startswith(place[0]))
-    kinds = {parameter.name: parameter.kind for parameter in call.arguments()}
-    for name, attribute in places:
-        value = getattr(call, name)
-        if isinstance(value, TensorSpec):
-            for tensor in _tensors(value, attribute, capture):
-                yield call.replace(**{name: tensor})
-        elif not attribute and kinds[name] in SCALARS:
-            for scalar in _scalars(kinds[name], capture):
-                yield call.replace(**{name: scalar})
-
-
-def _places(case: Case) -> Iterable[tuple[str, str]]:
-    """(argument, attribute or "") for everything the check reads, then for other tensors of its argument."""
-    found = dict.fromkeys(
-        (name, attribute) for name, _, attribute in (path.partition(".") for path in case.check.looks_at)
-    )
-    for name in case.check.arguments():
-        found |= dict.fromkeys((name, attribute) for attribute in ("dtype", "shape", "strides", "device"))
-    return found
-
-
-def _tensors(tensor: TensorSpec, attribute: str, capture: Capture) -> Iterator[TensorSpec]:
-    numbers = tuple(int(number) for number in _NUMBERS.findall(capture.value[:400])[:MOST_NUMBERS])
-    sizes = bool(numbers) and all(number >= 0 for number in numbers)
-    match attribute:
-        case "dtype" if capture.kind in ("dtype", "text"):
-            with suppress(ValueError):
-                yield replace(tensor, dtype=DType.parse(capture.value))
-        case "device" if _DEVICE.fullmatch(capture.value):
-            yield replace(tensor, device="cuda" if capture.value == "cuda:0" else capture.value)
-        case "shape" if sizes and capture.kind in ("shape", "text"):
-            yield replace(tensor, shape=numbers, strides=(), offset=0)
-        case "shape" if sizes and capture.kind == "int":
-            for index in range(tensor.ndim):
-                shape = (*tensor.shape[:index], numbers[0], *tensor.shape[index + 1 :])
-                yield replace(tensor, shape=shape, strides=())
-            if numbers[0] <= 8:  # a number of dimensions
-                yield replace(tensor, shape=(*tensor.shape, 1, 1, 1, 1, 1, 1, 1, 1)[: numbers[0]], strides=())
-        case "strides" if sizes and capture.kind in ("shape", "text") and len(numbers) == tensor.ndim:
-            yield replace(tensor, strides=numbers)
-        case "strides" if sizes and capture.kind == "int":
-            for index in range(tensor.ndim):
-                yield replace(
-                    tensor, strides=(*tensor.strides[:index], numbers[0], *tensor.strides[index + 1 :])
-                )
-
-
-def _scalars(kind: type, capture: Capture) -> Iterator[Any]:
-    """The captured text as a value of the kind that the argument has, and as it stands."""
-    if kind is DType:
-        with suppress(ValueError):
-            yield DType.parse(capture.value)
-        return
-    try:
-        value = ast.literal_eval(capture.value[:100])
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        value = None
-    if isinstance(value, (bool, int, float, str)):
-        yield value
-    if kind is str:
-        yield capture.value

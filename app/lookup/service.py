@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from app.lookup.prefill import prefilled
+from app.lookup.prefill import Budget, prefilled
 from catalog.additions import versions
 from catalog.faults import Fault
 from catalog.match import POSSIBLE, Candidate, Capture, Match, Site
@@ -50,10 +50,11 @@ def match_text(
     """
     catalog = load_catalog()
     report = catalog.matcher.match(text, repo=repo, limit=limit)
+    budget = Budget()
     return {
         "hasMatch": report.has_match,
         "rootCause": report.root_cause,
-        "matches": [_match(catalog, found, packages or {}, link) for found in report.matches],
+        "matches": [_match(catalog, found, packages or {}, link, budget) for found in report.matches],
         "unmatched": [
             {"line": missed.line, "exception": missed.exception, "message": missed.message}
             for missed in report.unmatched
@@ -102,12 +103,14 @@ def _candidate(catalog: Catalog, found: Candidate, link: Link) -> dict[str, Any]
     }
 
 
-def _match(catalog: Catalog, found: Match, packages: Mapping[str, str], link: Link) -> dict[str, Any]:
+def _match(
+    catalog: Catalog, found: Match, packages: Mapping[str, str], link: Link, budget: Budget
+) -> dict[str, Any]:
     curated = catalog.get(found.record_id)
     assert curated is not None
     record, fault = curated.record, curated.fault
     likely = found.score >= POSSIBLE
-    operation, spec = (prefilled(fault, found) if likely else None) or (None, None)
+    operation, spec = (prefilled(fault, found, budget) if likely else None) or (None, None)
     return {
         "id": record.id,
         "repo": record.repo,

@@ -76,7 +76,8 @@ def marker_header(marker: Mapping[str, Any]) -> Header:
 
 
 def fitted(marker: Mapping[str, Any], size: int) -> bytes:
-    """As much of a marker as `size` bytes hold, spaces behind it."""
+    """As much of a marker as `size` bytes hold, spaces behind it; no more of those than are ever read."""
+    size = min(size, MAX_MARKER)
     for members in (marker, {key: marker[key] for key in ("format",) if key in marker}, {}):
         text = marker_header(members).values
         assert isinstance(text, Text)

@@ -209,6 +209,13 @@ def test_a_marker_travels_as_text() -> None:
     assert ComfyCall(Checkpoint.from_json(body["checkpoint"])) == call
 
 
+@pytest.mark.parametrize("size", [2**40, 2**63 - 1])
+def test_a_marker_too_large_to_be_read_is_answered(size: int) -> None:
+    call = nv()
+    huge = call.checkpoint.with_tensor(f"{P}.comfy_quant", Header("U8", (size,)))
+    assert OPERATION.examine(call.replace(checkpoint=huge)).outcomes
+
+
 def test_a_call_travels_to_another_process() -> None:
     call = nv().replace(x=X64)
     assert OPERATION.examine(call).raised is None  # fills what is cached
