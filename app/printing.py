@@ -8,19 +8,18 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-MATCH, POSSIBLE = 0.8, 0.5
-"""Scores from which a candidate is called a match, or possible, as the API has it."""
-
 
 def show_matches(out: Console, answer: dict[str, Any]) -> None:
     """Every match with its captures, then the exceptions that have no record."""
+    from catalog.match import kind_of  # the matcher's libraries: only what has matched needs them
+
     if not answer["hasMatch"]:
         out.print("No record matches this text." + (" The nearest:" if answer["matches"] else ""))
     for index, found in enumerate(answer["matches"]):
-        score = found["score"]
-        kind = "match" if score >= MATCH else "possible" if score >= POSSIBLE else "similar"
         root = "  root cause" if index == answer["rootCause"] else ""
-        out.print(f"{found['id']}  {kind} {score:.2f}  line {found['line']}{root}")
+        out.print(
+            f"{found['id']}  {kind_of(found['score'])} {found['score']:.2f}  line {found['line']}{root}"
+        )
         out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
         for capture in found["captures"]:
             out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
+from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import schemas
 from app.diagnose.arguments import read_arguments
@@ -16,6 +17,15 @@ from catalog.store import Catalog
 from kernels.registry import Operation, operations
 
 _REQUEST = TypeAdapter(schemas.DiagnoseRequest)
+
+
+LARGE = 32 * 1024
+"""Bytes of a request from which on it is read and checked in a thread."""
+
+
+async def read_question(body: bytes) -> Question:
+    """`parse_question` for an event loop: a large body does not hold it up."""
+    return await run_in_threadpool(parse_question, body) if len(body) > LARGE else parse_question(body)
 
 
 def parse_question(body: bytes) -> Question:
@@ -37,7 +47,16 @@ def parse_question(body: bytes) -> Question:
     if envelope is None or operation is None or faults:
         raise invalid(errors, value, faults)
     call, assumed = complete(operation, given)
-    return Question(operation, call, envelope.level, envelope.device, envelope.target, envelope.seed, assumed)
+    return Question(
+        operation,
+        call,
+        envelope.level,
+        envelope.device,
+        envelope.target,
+        envelope.seed,
+        assumed,
+        large=len(body) > LARGE,
+    )
 
 
 def operation_named(name: str) -> Operation:

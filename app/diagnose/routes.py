@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, cast
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
 from app.diagnose.files import diagnose_file, file_of
-from app.diagnose.questions import example_question, operation_named, parse_question
+from app.diagnose.questions import example_question, operation_named, read_question
 from app.diagnose.service import Diagnoser, Question, summaries
 from app.errors import (
     Conflict,
@@ -35,9 +33,6 @@ from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
 from kernels.safetensors_file.file_start import MAX_SIZE
-
-LARGE = 32 * 1024
-"""Bytes of a request from which on it is read and checked in a thread."""
 
 
 @asynccontextmanager
@@ -90,10 +85,7 @@ async def one_operation(request: Request, name: str) -> Response:
     },
 )
 async def diagnose(request: Request) -> Response:
-    body = await read_bytes(request, "application/json")
-    large = len(body) > LARGE
-    question = await run_in_threadpool(parse_question, body) if large else parse_question(body)
-    return await _answered(request, replace(question, large=large))
+    return await _answered(request, await read_question(await read_bytes(request, "application/json")))
 
 
 @router.post(

@@ -18,6 +18,7 @@ from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.worker.messages import Environment, Job, Outcome
 from app.worker.pool import PoolBusy, WorkerPool
+from catalog.additions import request
 from kernels.call import Call, arguments_json, plain
 from kernels.checking import Check, Examination, Origin, Status
 from kernels.checking import Outcome as CheckOutcome
@@ -112,10 +113,10 @@ class Diagnoser:
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
         wanted = question.level
+        size = self._bytes(question.call)
         offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
-            size = self._bytes(question.call)
             if wanted == "run" and size > self._settings.max_tensor_bytes:
                 assumed.append(f"level checks: the tensors take {size:,} bytes, more than a run may here")
                 wanted = "checks"
@@ -135,7 +136,6 @@ class Diagnoser:
             return wanted, f"no worker of this service is a {question.target}"
         if not _buildable(question.call):
             return wanted, "not run: torch has no tensors of an element type of this call"
-        size = self._bytes(question.call)
         if size > self._settings.max_tensor_bytes:
             limit = self._settings.max_tensor_bytes
             raise ContentTooLarge(
@@ -263,7 +263,7 @@ class Diagnoser:
             title=operation.title,
             summary=operation.summary,
             call_schema=call_schema,
-            valid=_spec(operation, operation.valid),
+            valid=request(operation, operation.valid),
             checks=[
                 self._described(operation, order, check)
                 for order, check in enumerate(operation.checks, start=1)
@@ -285,7 +285,7 @@ class Diagnoser:
             message=check.message,
             reason=check.reason,
             record_id=self._record_id(operation, check),
-            example=None if example is None else _spec(operation, example),
+            example=None if example is None else request(operation, example),
             unreachable=check.unreachable or None,
         )
 
@@ -413,11 +413,6 @@ def _run_model(outcome: Outcome | None) -> schemas.RunModel | None:
 
 def _device(device: Any) -> schemas.DeviceModel:
     return schemas.DeviceModel(name=device.name, capability=device.capability, emulated=device.emulated)
-
-
-def _spec(operation: Operation, call: Call) -> dict[str, Any]:
-    """A call as the body that diagnoses it."""
-    return {"operation": operation.name, "arguments": arguments_json(call)}
 
 
 def _architecture(capability: str | None) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.diagnose.questions import operation_named, parse_question
+from app.diagnose.questions import operation_named, read_question
 from app.diagnose.routes import diagnoser_of
 from app.diagnose.schemas import DiagnosisModel
 from app.diagnose.service import Question
@@ -90,7 +90,7 @@ async def posted(request: Request, name: str) -> Response:
     if fields.get("step") == "edit":
         return _answered(request, operation, _readable(form))
     try:
-        question = parse_question(_request(operation, form))
+        question = await read_question(_request(operation, form))
         _refuse_foreign_run(request, question)
         answer = await diagnoser_of(request).diagnose(question)
     except Problem as problem:

@@ -17,7 +17,7 @@ from app.lookup.service import match_text, search
 from app.pages.forms import read_pasted
 from app.pages.presenting import NOT_STORED, page, record_path, stored
 from catalog.families import FAMILIES
-from catalog.match import MATCH, POSSIBLE, redact
+from catalog.match import kind_of, redact
 from catalog.store import Filters, load_catalog
 from kernels.registry import operations
 
@@ -73,11 +73,6 @@ def found_in(text: str) -> dict[str, Any]:
     matches = [{**found, "kind": kind_of(found["score"])} for found in answer["matches"]]
     near = [] if matches else [found for found in search(text)["matches"] if found["score"] >= NEAR]
     return {**answer, "matches": matches, "near": near}
-
-
-def kind_of(score: float) -> str:
-    """What a score is called."""
-    return "match" if score >= MATCH else "possible" if score >= POSSIBLE else "similar"
 
 
 @cache

@@ -105,7 +105,7 @@ def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) ->
     from kernels.running import compare
 
     try:
-        if _state["device"] == "cuda":
+        if _state["device"] == "cuda" and runner.implementation == "triton":
             # The first call compiles the kernel; it is made on tensors that are thrown away.
             arguments = _build(operation, runner, job)
             with _emulated(job.call, arguments):

@@ -28,6 +28,7 @@ from catalog.match.model import (
     Role,
     Site,
     Unmatched,
+    kind_of,
 )
 from catalog.match.redact import redact
 
@@ -44,5 +45,6 @@ __all__ = [
     "Role",
     "Site",
     "Unmatched",
+    "kind_of",
     "redact",
 ]

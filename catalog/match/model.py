@@ -12,6 +12,12 @@ MATCH: Final = 0.8
 POSSIBLE: Final = 0.5
 """A score from which a candidate is worth a look; below it is only similar."""
 
+
+def kind_of(score: float) -> Literal["match", "possible", "similar"]:
+    """What a score is called."""
+    return "match" if score >= MATCH else "possible" if score >= POSSIBLE else "similar"
+
+
 Role = Literal["root-cause", "wrapper", "secondary"]
 MatchType = Literal["exact-code", "pattern", "site", "fuzzy"]
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from app.pages.search import MOST_ECHOED, kind_of
+from app.pages.search import MOST_ECHOED
+from catalog.match import kind_of
 
 Read = Callable[[str], Any]
 
