@@ -13,17 +13,18 @@ from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
+from app.diagnose.answers import device, disagreement, fix, run_model, verdict
 from app.diagnose.fixes import Repair
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.worker.messages import Environment, Job, Outcome
 from app.worker.pool import PoolBusy, WorkerPool
 from catalog.additions import request
-from kernels.call import Call, arguments_json, plain
+from kernels.call import Call, plain
 from kernels.checking import Check, Examination, Origin, Status
 from kernels.checking import Outcome as CheckOutcome
 from kernels.registry import Operation, operations
-from kernels.rendering import fix_code, reproduction
+from kernels.rendering import reproduction
 
 VERSION = version("faultbook")
 
@@ -173,12 +174,12 @@ class Diagnoser:
             id=secrets.token_hex(16),
             operation=operation.name,
             level=level,
-            verdict=_verdict(level, examination, outcome, obstacle),
+            verdict=verdict(level, examination, outcome, obstacle),
             raised=self._raised(operation, examination, outcome),
             checks=[self._check(operation, found) for found in examination.outcomes],
-            fixes=[_fix(operation, question.call, found.repair, found.outcome) for found in tried],
-            run=_run_model(outcome),
-            disagreement=_disagreement(examination, outcome),
+            fixes=[fix(operation, question.call, found.repair, found.outcome) for found in tried],
+            run=run_model(outcome),
+            disagreement=disagreement(examination, outcome),
             detail=obstacle or (outcome.detail if outcome else "") or None,
             upstream=None,
             assumed=assumed,
@@ -268,7 +269,7 @@ class Diagnoser:
                 self._described(operation, order, check)
                 for order, check in enumerate(operation.checks, start=1)
             ],
-            devices=[_device(worker.device)] if worker else [],
+            devices=[device(worker.device)] if worker else [],
         )
 
     def _described(
@@ -318,101 +319,6 @@ def complete(operation: Operation, given: Mapping[str, Any]) -> tuple[Call, tupl
             origin = "fitted to the shapes given"
         sentences.append(f"{parameter.name} = {shown} ({origin})")
     return call, tuple(sentences)
-
-
-def _verdict(
-    level: schemas.Level, examination: Examination, outcome: Outcome | None, obstacle: str
-) -> schemas.Verdict:
-    if level == "checks" or outcome is None:
-        if examination.rejected:
-            return "rejected"
-        return "unsupported" if level == "run" and obstacle else "passed"
-    match outcome.ending:
-        case "returned":
-            if not outcome.agrees:
-                return "wrong-result"
-            return "rejected" if examination.rejected else "passed"
-        case "raised":
-            assert outcome.raised is not None
-            return "rejected" if outcome.raised.check is not None else "crashed"
-        case ending:
-            return ending
-
-
-def _disagreement(examination: Examination, outcome: Outcome | None) -> str | None:
-    """What the run said that the checks did not, or the other way round."""
-    if outcome is None or outcome.ending in ("crashed", "out-of-memory", "timed-out"):
-        return None
-    predicted = examination.raised
-    raised = outcome.raised
-    if raised is None:
-        return f"the checks predict {predicted.text!r}, yet the run returned" if predicted else None
-    if raised.check is None:
-        return f"the run raised {raised.error_class}: {raised.message}, which no check predicts"
-    if predicted is None and any(found.check.id() == raised.check for found in examination.failed()):
-        return None
-    if predicted is None or type(predicted).id() != raised.check or predicted.text != raised.message:
-        expected = type(predicted).id() if predicted else "no check"
-        return f"the run was refused by {raised.check}, the checks name {expected}"
-    return None
-
-
-def _fix(operation: Operation, call: Call, repair: Repair, outcome: Outcome | None) -> schemas.FixModel:
-    proved: str = "checks-pass"
-    if outcome is not None and outcome.ending == "returned":
-        proved = "matches-reference" if outcome.agrees and outcome.implementation != "reference" else "ran"
-    return schemas.FixModel(
-        title=repair.title,
-        edits=[
-            schemas.EditModel(
-                argument=edit.argument, attribute=edit.attribute, before=edit.before, after=edit.after
-            )
-            for edit in repair.edits
-        ],
-        safe=repair.safe,
-        note=repair.note,
-        level=proved,
-        run=_run_model(outcome),
-        arguments=arguments_json(repair.call),
-        code=fix_code(operation, call, repair.call),
-    )
-
-
-def _run_model(outcome: Outcome | None) -> schemas.RunModel | None:
-    if outcome is None or outcome.device is None or outcome.implementation is None:
-        return None
-    outputs = [
-        schemas.OutputModel(
-            name=output.name,
-            shape=list(output.shape),
-            dtype=output.dtype,
-            max_abs_error=output.max_abs_error,
-            max_rel_error=output.max_rel_error,
-            mismatches=output.mismatches,
-            elements=output.elements,
-            within=output.within,
-            tolerance=schemas.ToleranceModel(atol=output.atol, rtol=output.rtol, share=output.share),
-        )
-        for output in outcome.outputs
-    ]
-    widest = max(outputs, key=lambda output: output.max_abs_error or 0.0, default=None)
-    detail = outcome.detail
-    if outcome.raised is not None and outcome.raised.check is None:
-        detail = f"{outcome.raised.error_class}: {outcome.raised.message}"
-    return schemas.RunModel(
-        device=_device(outcome.device),
-        implementation=outcome.implementation,
-        milliseconds=outcome.milliseconds,
-        max_abs_error=widest.max_abs_error if widest else None,
-        max_rel_error=max((output.max_rel_error or 0.0 for output in outputs), default=None),
-        tolerance=widest.tolerance if widest else None,
-        outputs=outputs,
-        detail=detail or None,
-    )
-
-
-def _device(device: Any) -> schemas.DeviceModel:
-    return schemas.DeviceModel(name=device.name, capability=device.capability, emulated=device.emulated)
 
 
 def _architecture(capability: str | None) -> str | None:
