@@ -13,7 +13,7 @@ from typing import Self
 from kernels.checking import Check, Fix, Severity, aside
 from kernels.dtypes import DType
 from kernels.overlap import Places, first_overlap
-from kernels.per_token_group_quant.launcher import CodesDims, ScalesDims, dense
+from kernels.per_token_group_quant.launcher_tensors import CodesDims, ScalesDims, dense
 from kernels.per_token_group_quant.signature import MASKED, VALID, QuantCall, column_major_strides
 from kernels.spec import TensorSpec
 

@@ -16,7 +16,8 @@ from typing import Self
 from kernels.checking import Fix, Severity, aside
 from kernels.dtypes import ROUNDS_TO_INFINITY, DType
 from kernels.per_token_group_quant.beyond import Hazard
-from kernels.per_token_group_quant.launcher import InputDims, MaskDims
+from kernels.per_token_group_quant.launcher_counts import MaskDims
+from kernels.per_token_group_quant.launcher_tensors import InputDims
 from kernels.per_token_group_quant.signature import MASKED, PACKED, VALID, QuantCall, packed_columns
 from kernels.spec import TensorSpec
 from kernels.values import Arange, Full, Listed, Randint, Values, bounds, printable

@@ -117,8 +117,7 @@ class QuantCall(Call):
         rows = self.input.shape[:-1]
         device = self.input.device
         groups = self.hidden // self.group_size
-        columns = packed_columns(groups) if self.scale_ue8m0 else groups
-        scale_dtype = DType.I32 if self.scale_ue8m0 else DType.F32
+        columns, scale_dtype = scale_form(groups, ue8m0=self.scale_ue8m0)
         strides = column_major_strides(rows, columns) if self.column_major_scales else ()
         return self.replace(
             output_q=TensorSpec((*rows, self.hidden), self.out_dtype or DType.F8_E4M3FN, device=device),
@@ -129,6 +128,11 @@ class QuantCall(Call):
 def packed_columns(groups: int) -> int:
     """int32 words that hold one UE8M0 byte a group."""
     return -(-groups // SCALES_A_WORD)
+
+
+def scale_form(groups: int, *, ue8m0: bool) -> tuple[int, DType]:
+    """Columns of a scale buffer and their type."""
+    return (packed_columns(groups), DType.I32) if ue8m0 else (groups, DType.F32)
 
 
 def column_major_strides(rows: Shape, columns: int) -> Shape:
