@@ -8,6 +8,7 @@ from typing import Self
 
 from kernels.checking import Fix, aside
 from kernels.checkpoint import Header, NameMapper
+from kernels.collisions import mapped_apart
 from kernels.comfy_checkpoint.layer_check import LayerCheck
 from kernels.comfy_checkpoint.layers import Layer
 from kernels.comfy_checkpoint.markers import INT8
@@ -177,16 +178,7 @@ class MarkersCollide(LayerCheck):
         return f"{self.taken_by!r} → {self.mapped!r}, {self.prefix!r} → {self.mapped!r}"
 
     def fixes(self, layer: Layer, /) -> Iterator[Fix[ComfyCall]]:
-        call = layer.call
-        shared = {other.mapped for other in call.layers if other.taken_by is not None}
-        if layer.prefix != next(other.prefix for other in call.layers if other.taken_by is not None):
-            return  # what the first collision offers resolves them all
-        note = "the model needs a parameter under each of these names: a fused one takes no quantized layers"
-        kept = {prefix: mapped for prefix, mapped in (call.name_mapper or {}).items() if mapped not in shared}
-        apart = call.replace(name_mapper=NameMapper(kept))
-        if kept and not any(other.taken_by for other in apart.layers):
-            yield Fix(f"Map no layer to {min(shared)!r}", apart, safe=False, note=note)
-        yield Fix("Map no names", call.replace(name_mapper=None), safe=False, note=note)
+        yield from mapped_apart(layer, "fused")
 
     @classmethod
     def example(cls) -> ComfyCall:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 from kernels.checking import Category, Check, Fix, aside
 from kernels.checkpoint import Header, NameMapper, encodable
+from kernels.collisions import mapped_apart
 from kernels.quanto_int8_checkpoint.quantization_map import NO_ACTIVATIONS, QINT8, entry
 from kernels.quanto_int8_checkpoint.repairs import Change, applied, matrix_shape, scalars, scale_faults
 from kernels.quanto_int8_checkpoint.signature import (
@@ -398,16 +399,7 @@ class LayersCollide(LayerCheck):
         return f"{self.taken_by!r} → {self.mapped!r}, {self.prefix!r} → {self.mapped!r}"
 
     def fixes(self, layer: Layer, /) -> Iterator[Fix[QuantoCall]]:
-        call = layer.call
-        shared = {other.mapped for other in call.layers if other.taken_by is not None}
-        if layer.prefix != next(other.prefix for other in call.layers if other.taken_by is not None):
-            return  # what the first collision offers resolves them all
-        note = "the model needs a parameter under each of these names: a merged one takes no quantized layers"
-        kept = {prefix: mapped for prefix, mapped in (call.name_mapper or {}).items() if mapped not in shared}
-        apart = call.replace(name_mapper=NameMapper(kept))
-        if kept and not any(other.taken_by for other in apart.layers):
-            yield Fix(f"Map no layer to {min(shared)!r}", apart, safe=False, note=note)
-        yield Fix("Map no names", call.replace(name_mapper=None), safe=False, note=note)
+        yield from mapped_apart(layer, "merged")
 
     @classmethod
     def example(cls) -> QuantoCall:
