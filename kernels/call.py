@@ -83,6 +83,11 @@ class Call:
             if parameter.required or value != default or type(value) is not type(default):
                 yield parameter.name, value
 
+    @property
+    def describable(self) -> bool:
+        """Whether its tensors could be described to the API."""
+        return all(tensor.describable for _, tensor in self.tensors())
+
     def replace(self, **changes: Any) -> Self:
         """The same call with some arguments replaced."""
         return dataclasses.replace(self, **changes)

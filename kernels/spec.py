@@ -117,6 +117,12 @@ class TensorSpec:
         return True
 
     @property
+    def describable(self) -> bool:
+        """Whether torch could hold it: numbers within 64 bits, on a device of a kind that exists."""
+        largest = max((*self.shape, *self.strides, self.offset), default=0)
+        return largest <= MAX_SIZE and DEVICE.fullmatch(self.device) is not None
+
+    @property
     def is_default(self) -> bool:
         """Whether strides and offset are those of a freshly allocated tensor."""
         return self.offset == 0 and self.strides == row_major(self.shape)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import monotonic
 
 from kernels.call import Call, Edit
-from kernels.checking import Examination, Fix, Severity
+from kernels.checking import Examination, Fix, Occurrence, Severity
 from kernels.registry import Operation
-from kernels.spec import MAX_SIZE
+
+log = logging.getLogger("faultbook.fixes")
 
 MAX_EVALUATIONS = 200
 """Examinations one search may spend; a call with more faults than that gets the fixes found so far."""
@@ -47,14 +49,6 @@ class Budget:
         return self.evaluations <= 0 or monotonic() > self.deadline
 
 
-def describable(call: Call) -> bool:
-    """Whether the API would take the call: sizes, strides and offsets fit in 64 bits."""
-    return all(
-        max((*tensor.shape, *tensor.strides, tensor.offset), default=0) <= MAX_SIZE
-        for _, tensor in call.tensors()
-    )
-
-
 def search(operation: Operation, call: Call, examination: Examination) -> list[Repair]:
     """Repairs of a call, fewest edits first, safe before unsafe; each was examined and passes."""
     budget = Budget(MAX_EVALUATIONS, monotonic() + MAX_SECONDS)
@@ -74,8 +68,18 @@ def _fixes(call: Call, examination: Examination) -> Iterator[Fix[Call]]:
     failed = sorted(examination.failed(), key=lambda outcome: outcome.check.severity is not Severity.ERROR)
     for outcome in failed:
         for occurrence in outcome.occurrences:
-            for fix in occurrence.violation.fixes(occurrence.subject):
+            for fix in _offered(occurrence):
                 yield replace(fix, call=_rebased(call, occurrence.subject, fix.call))
+
+
+def _offered(occurrence: Occurrence) -> Iterator[Fix[Call]]:
+    """The fixes of one violation. A diagnosis stands without a suggestion: one that cannot be made for this
+    call is our mistake, which the log has, and the checks' outcome is answered all the same.
+    """
+    try:
+        yield from occurrence.violation.fixes(occurrence.subject)
+    except Exception:
+        log.exception("no fix could be made for %s", occurrence.violation.id())
 
 
 def _rebased(call: Call, subject: object, fixed: Call) -> Call:
@@ -109,7 +113,7 @@ def _completed(operation: Operation, call: Call, fix: Fix[Call], budget: Budget)
         notes.append(following.note)
         safe = safe and following.safe
         current = following.call
-    if examination.rejected or not describable(current):
+    if examination.rejected or not current.describable:
         return None
     title = titles[0] + "".join(f"; {later[0].lower()}{later[1:]}" for later in titles[1:])
     return Repair(title, current, call.edits_to(current), safe, "; ".join(dict.fromkeys(filter(None, notes))))

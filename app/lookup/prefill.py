@@ -137,7 +137,7 @@ def _tried(case: Case, calls: Iterable[Call], goal: _Goal, budget: Budget) -> It
 
 def _attempt(case: Case, call: Call | None, goal: _Goal) -> _Attempt | None:
     """How well the call fits, if its first error is this check's."""
-    if call is None:
+    if call is None or not call.describable:
         return None
     examination = case.operation.examine(call)
     violation = examination.raised

@@ -50,7 +50,7 @@ class ShardCheck(BuildCheck):
         if not self.first(layer):
             return
         call = layer.call
-        ranks = int(call.tp_size)
+        ranks = call.tp_size if isinstance(call.tp_size, int) else 1
         while ranks > 1 and failing(type(self), call.replace(tp_size=ranks)):
             ranks //= 2
         note = "or leave the layer unquantized with --quantization-ignored-layers"

@@ -160,13 +160,13 @@ class PageSizeUnusual(Hazard):
 def with_taps(call: PrologueCall, width: int) -> PrologueCall:
     """The call with a convolution of another width, state and windows to match."""
     for name in ("k_weight", "v_weight"):
-        call = call.with_tensor(name, shape=(getattr(call, name).shape[0], width))
+        call = call.with_tensor(name, shape=(*getattr(call, name).shape[:1], width))
     for name in ("k_cache", "v_cache", "k_inter", "v_inter"):
         tensor: TensorSpec | None = getattr(call, name, None)
-        if tensor is not None:
+        if tensor is not None and tensor.ndim >= 2:
             call = call.with_tensor(name, shape=(*tensor.shape[:-2], width - 1, tensor.shape[-1]))
     if isinstance(call, ExtendCall):
-        call = call.with_tensor("track_rows", shape=(call.track_rows.shape[0], width - 1), values=None)
+        call = call.with_tensor("track_rows", shape=(*call.track_rows.shape[:1], width - 1), values=None)
     return call
 
 

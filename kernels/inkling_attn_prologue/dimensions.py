@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from kernels.checking import Fix, aside
-from kernels.inkling_attn_prologue.derived import owners, taps, tokens, tracks
+from kernels.inkling_attn_prologue.derived import owners, taps, tokens, tracks, width
 from kernels.inkling_attn_prologue.python_errors import PythonError, QkvrHasNoRows
 from kernels.inkling_attn_prologue.signature import ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import Shape, TensorSpec
@@ -59,17 +59,19 @@ def _short(call: PrologueCall, name: str, index: int) -> bool:
 def shape_of(call: PrologueCall, name: str) -> Shape:
     """The shape that an argument has in this call, from the others."""
     count, earlier = owners(call), max(taps(call) - 1, 0)
+    channels = max(width(call.dkv), 0)
+    drafted = max(width(call.draft_token_num), 0) if isinstance(call, VerifyCall) else 0
     if name == "qkvr":
-        return (max(tokens(call), 1), max(call.v_off + call.dkv, 1))
+        return (max(tokens(call), 1), max(width(call.v_off) + channels, 1))
     if name in ("k_cache", "v_cache"):
         other = call.v_cache if name == "k_cache" else call.k_cache
-        return (other.shape[0] if other.ndim else max(count, 1), earlier, call.dkv)
+        return (other.shape[0] if other.ndim else max(count, 1), earlier, channels)
     if name in ("k_inter", "v_inter") and isinstance(call, VerifyCall):
-        return (count, max(call.draft_token_num, 0), earlier, call.dkv)
+        return (count, drafted, earlier, channels)
     if name == "v_weight":
-        return (call.dkv, taps(call))
+        return (channels, taps(call))
     if name == "cache_indices" and isinstance(call, VerifyCall):
-        return (tokens(call) // max(call.draft_token_num, 1),)
+        return (tokens(call) // max(drafted, 1),)
     if name == "cache_indices" and isinstance(call, ExtendCall):
         return (max(call.cu.numel - 1, 0),)
     return {"si": (tokens(call),), "cu": (count + 1,)}.get(name, (count,))

@@ -98,6 +98,8 @@ class PageSplitsBlocks(Launched):
             yield cls(page)
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
+        if not (call.k_buf.ndim and call.v_buf.ndim):
+            return
         changed = call.without("page_size")
         pages = -(-call.k_buf.shape[0] // HEAD)
         for name in ("k_buf", "v_buf"):

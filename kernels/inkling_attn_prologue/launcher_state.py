@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kernels.checking import Fix, aside
+from kernels.inkling_attn_prologue.allocation import KWeightHasNoTaps
 from kernels.inkling_attn_prologue.bound import Launched, at
 from kernels.inkling_attn_prologue.conversion import POOLS
 from kernels.inkling_attn_prologue.derived import pool_rows, width
@@ -88,7 +89,7 @@ class StateStridesDiffer(Launched):
     looks_at = ("k_cache.strides", "v_cache.strides", "k_weight.strides", "v_weight.strides")
     requires = "caches of equal slot and row strides, weights of equal channel strides"
     category = "layout"
-    premises = (StateDimensions, WeightDimensions)
+    premises = (StateDimensions, WeightDimensions, KWeightHasNoTaps)
     what: str = aside()
     k: tuple[int, ...] = aside()
     v: tuple[int, ...] = aside()

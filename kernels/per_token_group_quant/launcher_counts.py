@@ -36,7 +36,10 @@ class MaskDims(WrongDims[QuantCall]):
             yield 1, tensor.ndim
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        yield Fix("Make masked_m [E]", call.with_tensor("masked_m", shape=(call.input.shape[0],)), safe=True)
+        if call.input.ndim:
+            yield Fix(
+                "Make masked_m [E]", call.with_tensor("masked_m", shape=(call.input.shape[0],)), safe=True
+            )
 
     @classmethod
     def example(cls) -> QuantCall:
@@ -206,7 +209,7 @@ class ValidTokensOutOfRange(LauncherCheck[QuantCall]):
             yield cls(count)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
-        rows = call.input.shape[0]
+        rows = call.input.shape[0] if call.input.ndim else 0
         yield Fix(f"Pass num_valid_tokens={rows}", call.replace(num_valid_tokens=rows), safe=True)
 
     @classmethod

@@ -20,6 +20,7 @@ from kernels.per_token_group_quant.signature import (
     VALID,
     QuantCall,
     scale_form,
+    width_of,
 )
 from kernels.spec import TensorSpec
 from kernels.upstream import Site
@@ -79,7 +80,7 @@ class CodesWithoutScales(QuantCheck):
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         if call.output_q is not None and divides(call.group_size):
-            groups = call.output_q.shape[-1] // call.group_size
+            groups = width_of(call.output_q) // call.group_size
             columns, dtype = scale_form(groups, ue8m0=call.scale_ue8m0)
             scales = TensorSpec((*call.output_q.shape[:-1], columns), dtype, device=call.output_q.device)
             yield Fix("Pass output_s as well", call.replace(output_s=scales), safe=True)

@@ -11,6 +11,7 @@ from kernels.per_token_group_quant.signature import (
     QuantCall,
     packed_columns,
     scale_form,
+    width_of,
 )
 from kernels.spec import TensorSpec
 
@@ -34,7 +35,7 @@ def group_sizes(call: QuantCall) -> Iterator[Fix[QuantCall]]:
         if call.hidden % size == 0:
             changed = call.replace(group_size=size)
             if call.output_q is not None and call.output_s is not None and call.output_s.ndim:
-                groups = call.output_q.shape[-1] // size
+                groups = width_of(call.output_q) // size
                 columns = packed_columns(groups) if call.output_s.dtype is DType.I32 else groups
                 if columns != call.output_s.shape[-1]:
                     changed = changed.with_tensor("output_s", shape=(*call.output_s.shape[:-1], columns))

@@ -77,7 +77,7 @@ class QuantCall(Call):
     @property
     def hidden(self) -> int:
         """Output width H that the input implies."""
-        return self.input.shape[-1] // self.ways
+        return width_of(self.input) // self.ways
 
     @property
     def codes(self) -> TensorSpec:
@@ -96,7 +96,7 @@ class QuantCall(Call):
     @cached_property
     def groups(self) -> int:
         """Groups a row: the width of output_q in whole groups, rounded down as upstream does."""
-        return self.codes.shape[-1] // self.group_size
+        return width_of(self.codes) // self.group_size
 
     @property
     def row_major(self) -> bool:
@@ -123,6 +123,11 @@ class QuantCall(Call):
             output_q=TensorSpec((*rows, self.hidden), self.out_dtype or DType.F8_E4M3FN, device=device),
             output_s=TensorSpec((*rows, columns), scale_dtype, strides, device=device),
         )
+
+
+def width_of(tensor: TensorSpec) -> int:
+    """Columns of a tensor; 0 where it has no dimension."""
+    return tensor.shape[-1] if tensor.ndim else 0
 
 
 def packed_columns(groups: int) -> int:

@@ -69,6 +69,20 @@ def _value(parameter: Argument, value: Any) -> st.SearchStrategy[Any]:
     return SCALARS if parameter.kind in (int, float, bool, str) else st.just(value)
 
 
+@pytest.mark.parametrize("name", list(operations()))
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_whatever_is_described_is_examined_and_its_fixes_are_calls(name: str, data: st.DataObject) -> None:
+    operation = operations()[name]
+    call = data.draw(mutated_calls(operation))
+    for outcome in operation.examine(call).failed():
+        for occurrence in outcome.occurrences:
+            assert occurrence.violation.explain()
+            assert occurrence.violation.describe_actual(occurrence.subject) is not None
+            for fix in occurrence.violation.fixes(occurrence.subject):
+                operation.examine(fix.call)
+
+
 @pytest.mark.parametrize(
     "name", ["per_token_group_quant", "quanto_int8_checkpoint", "sparse_attn_v4_paged_decode"]
 )
