@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 
 EVERYWHERE = ("lookup", "checks", "start")
-ON_GPU = ("quant_kernel",)
+ON_GPU = ("kernels",)
 
 
 def main() -> int:

@@ -26,3 +26,12 @@ def triton_mode() -> None:
 
     if not torch.cuda.is_available():
         interpreter.prepare()
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Kernels of this process run on the GPU; import kernel modules after it."""
+    from kernels import interpreter
+
+    if interpreter.is_interpreting():
+        pytest.skip("this process interprets kernels")

@@ -17,10 +17,3 @@ def interpreted() -> None:
     if torch.cuda.is_available() and os.environ.get(interpreter.VARIABLE) != "1":
         pytest.skip("this process compiles kernels for its GPU")
     interpreter.prepare()
-
-
-@pytest.fixture(scope="session")
-def compiled() -> None:
-    """Kernels of this process run on the GPU; import kernel modules after it."""
-    if interpreter.is_interpreting():
-        pytest.skip("this process interprets kernels")

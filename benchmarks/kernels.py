@@ -1,0 +1,133 @@
+"""Time of every kernel on this GPU, beside what the device allows and what upstream takes.
+
+    python -m benchmarks.kernels [--operation NAME]… [--size TEXT] [--upstream-python PATH]
+                                 [--upstream-path FOLDER]
+
+The floor is the larger of two: the bytes that must move over the bandwidth of a device copy, and the
+operations over the rate of a large matrix product, both measured in this run. With --upstream-python (an
+interpreter that can import sglang, its own or with FOLDER on its path) upstream's function gets the same
+tensors in that process, problem by problem in turn with ours. Times are medians in µs: `µs` in a captured
+graph of one call for each input set, `cold` alone with a flushed cache, `host` for the caller that queues it.
+
+How to add an operation: benchmarks/problems/__init__.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+
+from benchmarks.problems import Problem, problems
+from benchmarks.upstream import Upstream
+
+if TYPE_CHECKING:
+    from benchmarks.timing import Clock, Timing
+
+NONE = "–"
+AGREEMENT = 0.02  # of the mean magnitudes of outputs; tests hold them to much more
+COLUMNS = ("operation", "size", "µs", "cold", "host", "floor", "µs / floor")
+UPSTREAM = ("upstream µs", "cold", "host", "ours / upstream", "cold")
+
+
+def main() -> int:
+    """Print the table; exit status 1 when a side failed or the sides disagree."""
+    options = parsed(sys.argv[1:])
+    if not torch.cuda.is_available():
+        print("kernels: no CUDA device, nothing measured")
+        return 0
+    from benchmarks.timing import Clock
+
+    chosen = [
+        problem
+        for problem in problems()
+        if (not options.operation or problem.operation in options.operation) and options.size in problem.size
+    ]
+    clock = Clock()
+    name, copied, empty = torch.cuda.get_device_name(), clock.copy_rate(), clock.launch()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}"
+    print(f"{name}, {versions}; copy {copied / 1e9:.0f} GB/s read and written, empty kernel {empty:.2f} µs\n")
+    print(row([*COLUMNS, *UPSTREAM]))
+    print(row(["---"] * len([*COLUMNS, *UPSTREAM])))
+    notes: dict[str, None] = {}
+    failed = False
+    process = Upstream(options.upstream_python, options.upstream_path) if options.upstream_python else None
+    with closing(process) if process else nullcontext():
+        for problem in chosen:
+            ours = clock.time(problem, problem.ours())
+            theirs = timed_by_upstream(problem, clock, process)
+            print(
+                row([problem.operation, problem.size, *cells(problem, clock, copied, ours, theirs)]),
+                flush=True,
+            )
+            for note, bad in remarks(problem, ours, theirs):
+                notes[note] = None
+                failed |= bad
+    for dtype in dict.fromkeys(problem.rate for problem in chosen if problem.flops):
+        notes[f"{dtype} matrix rate: {clock.matrix_rate(dtype) / 1e12:.0f} TFLOP/s"] = None
+    print("", *(f"* {note}" for note in notes), sep="\n")
+    return 1 if failed else 0
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__.split("\n")[0])
+    parser.add_argument("--operation", action="append", choices=sorted({p.operation for p in problems()}))
+    parser.add_argument("--size", default="", help="only sizes that contain this text")
+    parser.add_argument("--upstream-python", help="interpreter that can import sglang")
+    parser.add_argument("--upstream-path", help="folder to put on its path")
+    return parser.parse_args(arguments)
+
+
+def timed_by_upstream(problem: Problem, clock: Clock, process: Upstream | None) -> Mapping[str, Any] | None:
+    """Fields of upstream's Timing, `error` with what it raised, or None where it is not asked."""
+    if problem.upstream is None:
+        return None
+    if problem.upstream_package == "torch":
+        return vars(clock.time(problem, problem.upstream()))
+    return process.time(problem) if process else None
+
+
+def cells(
+    problem: Problem, clock: Clock, copied: float, ours: Timing, theirs: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Figures of one row."""
+    floor = problem.moved / copied * 1e6
+    if problem.flops:
+        floor = max(floor, problem.flops / clock.matrix_rate(problem.rate) * 1e6)
+    yield from (f"{ours.device:.2f}", f"{ours.cold:.2f}", f"{ours.host:.0f}")
+    yield from (f"{floor:.2f}", f"{ours.device / floor:.2f}")
+    if theirs is None or "error" in theirs:
+        yield from [NONE] * len(UPSTREAM)
+        return
+    yield from (f"{theirs['device']:.2f}", f"{theirs['cold']:.2f}", f"{theirs['host']:.0f}")
+    yield from (f"{ours.device / theirs['device']:.3f}", f"{ours.cold / theirs['cold']:.3f}")
+
+
+def remarks(problem: Problem, ours: Timing, theirs: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
+    """What to say below the table, and whether it is a failure."""
+    if theirs is None:
+        return
+    if "error" in theirs:
+        yield f"upstream, {problem.name}: {theirs['error']}", True
+        return
+    if "version" in theirs:
+        yield f"upstream: {theirs['version']}", False
+    for place, (mine, other) in enumerate(zip(ours.means, theirs["means"], strict=True)):
+        if not abs(mine - other) <= AGREEMENT * abs(other):
+            yield f"{problem.name}: output {place} has mean magnitude {mine:g}, upstream's {other:g}", True
+
+
+def row(texts: Sequence[str]) -> str:
+    """One line of a Markdown table."""
+    return f"| {' | '.join(texts)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
