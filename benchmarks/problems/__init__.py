@@ -3,7 +3,7 @@
 To add an operation, write `benchmarks/problems/<folder of kernels/>.py` with PROBLEMS, a sequence of
 `Problem`; no list names it. Upstream's interpreter reads such a module too, and there `kernels` may be
 another package: at its top it imports torch and this module alone, and our or upstream's functions only
-inside `ours` and `upstream`.
+inside `ours` and `upstream`, upstream's by `from_upstream`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ class Problem:
     def name(self) -> str:
         """Operation and size."""
         return f"{self.operation}: {self.size}"
+
+
+def from_upstream(module: str, function: str) -> Callable[..., object]:
+    """A function of upstream's package; imported by name, for it is no dependency of this project."""
+    found: Callable[..., object] = getattr(import_module(module), function)
+    return found
 
 
 def problems() -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.problems import Arguments, Function, Problem
+from benchmarks.problems import Arguments, Function, Problem, from_upstream
 
 HIDDEN, GROUP_SIZE = 7168, 128
 GROUPS = HIDDEN // GROUP_SIZE
@@ -43,10 +43,10 @@ def ours() -> Function:
 
 def upstream() -> Function:
     """Upstream's public function."""
-    from sglang.kernels.ops.quantization.per_token_group_quant import per_token_group_quant
+    quantize = from_upstream("sglang.kernels.ops.quantization.per_token_group_quant", "per_token_group_quant")
 
     def call(arguments: Arguments) -> object:
-        return per_token_group_quant(**arguments)
+        return quantize(**arguments)
 
     return call
 
