@@ -1,0 +1,176 @@
+"""What can be named, and that nothing of it is run or lost without a word."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from catalog.scan import run, targets
+from catalog.scan.macros import Macros
+from catalog.scan.model import Scanned, Unreadable
+from catalog.scan.packages import fork_of, upstream_of
+from catalog.scan.targets import Listed, TargetError, resolved
+
+RAISES = b"raise ValueError('at import')\n"
+
+
+def make_wheel(path: Path, files: dict[str, bytes], name: str = "sglang", version: str = "1.2.3") -> Path:
+    wheel = path / f"{name}-{version}-py3-none-any.whl"
+    metadata = (
+        f"Name: {name}\nVersion: {version}\nSummary: Engine\nProject-URL: Source, https://github.com/a/b\n"
+    )
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, data in files.items():
+            archive.writestr(file, data)
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+    return wheel
+
+
+def test_a_wheels_files_get_their_paths_in_the_repository(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"sglang/srt/a.py": RAISES, "sglang/b.cuh": b"", "sglang/c.txt": b""})
+    with resolved(str(wheel)) as target:
+        assert (target.name, target.version, target.upstream.repo) == (
+            "sglang",
+            "1.2.3",
+            "sgl-project/sglang",
+        )
+        assert [item.path for item in target.files] == ["python/sglang/b.cuh", "python/sglang/srt/a.py"]
+
+
+def test_an_unknown_package_is_of_the_repository_its_metadata_names(tmp_path: Path) -> None:
+    with resolved(str(make_wheel(tmp_path, {"thing/a.py": RAISES}, "thing"))) as target:
+        assert target.upstream.repo == "a/b"
+    assert upstream_of("nowhere").repo == "nowhere"
+
+
+def test_a_source_archive_is_relative_to_its_only_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(RAISES)
+    (tmp_path / "PKG-INFO").write_text("Name: thing\nVersion: 2\n")
+    path = tmp_path / "thing-2.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "a.py", "thing-2/src/thing/a.py")
+        archive.add(tmp_path / "PKG-INFO", "thing-2/PKG-INFO")
+    with resolved(str(path)) as target:
+        assert [item.path for item in target.files] == ["src/thing/a.py"]
+        assert target.version == "2"
+
+
+def test_a_folder_may_be_a_fork(tmp_path: Path) -> None:
+    source = tmp_path / "python" / "sglang"
+    source.mkdir(parents=True)
+    (source / "a.py").write_bytes(RAISES)
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules" / "b.py").write_bytes(RAISES)
+    with resolved(str(tmp_path), "sgl-project/sglang") as target:
+        assert [item.path for item in target.files] == ["python/sglang/a.py"]
+        assert target.upstream.repo == "sgl-project/sglang"
+        assert target.version.startswith("0+")
+    assert fork_of("me/mine").repo == "me/mine"
+
+
+def test_an_installed_package_is_found_by_its_name() -> None:
+    with resolved("Jinja2") as target:
+        assert target.name == "jinja2"
+        assert any(item.path.endswith("jinja2/lexer.py") for item in target.files)
+
+
+@pytest.mark.parametrize("text", ["no/such/folder", "--index-url=evil", "a b", "git+https://x", "gone.whl"])
+def test_what_cannot_be_scanned_is_said(text: str) -> None:
+    with pytest.raises(TargetError), resolved(text):
+        pass
+
+
+def test_an_archive_without_metadata_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.py", RAISES)
+    with pytest.raises(TargetError, match="metadata"), resolved(str(path)):
+        pass
+    path.write_bytes(b"PK\x03\x04 nothing")
+    with pytest.raises(TargetError, match="not a wheel"), resolved(str(path)):
+        pass
+
+
+def test_each_file_is_read_or_reported_and_none_is_imported(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    files = {
+        "good.py": b"import pathlib\npathlib.Path(%r).touch()\nassert x, 'said'\n" % str(marker),
+        "broken.py": b"def f(:\n",
+        "binary.py": b"\x00\x01\x02",
+        "latin.py": "# coding: latin-1\nraise ValueError('\xe9')\n".encode("latin-1"),
+        "deep.py": b"x = " + b"(" * 5000 + b")" * 5000,
+        "kernel.cu": b'void f() { TORCH_CHECK(a, "cuda said"); }',
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    listed = [Listed(name, tmp_path / name) for name in files]
+    listed.append(Listed("gone.py", tmp_path / "gone.py"))
+    results = run.scan_files(listed, Macros(), processes=1)
+    assert [result.path for result in results] == [item.path for item in listed]
+    assert {result.path for result in results if isinstance(result, Unreadable)} == {
+        "broken.py", "binary.py", "deep.py", "gone.py",
+    }  # fmt: skip
+    said = [site.parts for result in results if isinstance(result, Scanned) for site in result.sites]
+    assert said == [("said",), ("\xe9",), ("cuda said",)]
+    assert not marker.exists()
+
+
+def test_a_file_that_kills_or_stops_its_reader_is_reported_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SECONDS", 3.0)
+    monkeypatch.setattr(run, "scan_batch", _dying)
+    listed = [
+        Listed("a.py", RAISES),
+        Listed("kills.py", b""),
+        Listed("stops.py", b""),
+        Listed("b.py", RAISES),
+    ]
+    results = run.scan_files(listed, Macros(), processes=1)
+    assert [type(result) for result in results] == [Scanned, Unreadable, Unreadable, Scanned]
+
+
+def _dying(batch: list[Listed], macros: Macros) -> list[Scanned | Unreadable]:
+    import os
+    import time
+
+    for item in batch:
+        if item.path == "kills.py":
+            os._exit(1)
+        if item.path == "stops.py":
+            time.sleep(30)
+    return [Scanned(item.path) for item in batch]
+
+
+def test_too_large_a_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LARGEST", 10)
+    [result] = run.scan_batch([Listed("a.py", RAISES)], Macros())
+    assert isinstance(result, Unreadable)
+    assert "larger" in result.reason
+
+
+def test_a_requirement_is_fetched_as_a_wheel_without_its_dependencies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    class Done:
+        returncode = 0
+        stdout = stderr = ""
+
+    def fake(command: list[str], **_: object) -> Done:
+        asked.append(command)
+        make_wheel(Path(command[command.index("--dest") + 1]), {"sglang/a.py": RAISES})
+        return Done()
+
+    monkeypatch.setattr(targets.subprocess, "run", fake)
+    with resolved("sglang==1.2.3") as target:
+        assert target.version == "1.2.3"
+    [command] = asked
+    assert command[0] == sys.executable
+    assert {"--no-deps", "--only-binary"} <= set(command)
+    assert command[-2:] == ["--", "sglang==1.2.3"]
