@@ -19,10 +19,10 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
 
 from benchmarks.problems import Problem, problems
 from benchmarks.upstream import Upstream
@@ -51,7 +51,7 @@ def main() -> int:
     ]
     clock = Clock()
     name, copied, empty = torch.cuda.get_device_name(), clock.copy_rate(), clock.launch()
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, triton {triton.__version__}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, triton {version('triton')}"
     print(f"{name}, {versions}; copy {copied / 1e9:.0f} GB/s read and written, empty kernel {empty:.2f} µs\n")
     print(row([*COLUMNS, *UPSTREAM]))
     print(row(["---"] * len([*COLUMNS, *UPSTREAM])))

@@ -25,6 +25,22 @@ TARGETS: Mapping[str, tuple[str, int | str, int]] = {
     "gfx950": ("hip", "gfx950", 64),
 }
 
+# name → bytes of shared memory that a program may have
+SHARED_MEMORY: Mapping[str, int] = {
+    "sm80": 166_912,
+    "sm86": 101_376,
+    "sm89": 101_376,
+    "sm90": 232_448,
+    "sm100": 232_448,
+    "sm103": 232_448,
+    "sm120": 101_376,
+    "gfx942": 65_536,
+    "gfx950": 163_840,
+}
+
+OVERLAPPING = frozenset({"sm90", "sm100", "sm103", "sm120"})
+"""Targets where a kernel may be launched before the one in front ends; see `kernels.devices`."""
+
 # torch's name of an element type → Triton's
 ELEMENT_TYPES: Mapping[str, str] = {
     "bfloat16": "bf16",
@@ -57,6 +73,8 @@ class Variant:
     constants   values of the constexpr arguments, and of pointers that are None
     aligned     arguments known to be divisible by 16, which allows 16-byte accesses
     warps       warps a program
+    stages      loads in flight in a pipelined loop, in iterations
+    overlapped  launched before the kernel in front ends, which sm90 brought
     """
 
     kernel: Any
@@ -64,6 +82,8 @@ class Variant:
     constants: Mapping[str, object]
     aligned: frozenset[str] = frozenset()
     warps: int = 4
+    stages: int = 3
+    overlapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,20 +102,22 @@ def compile_for(target: str, variant: Variant) -> Compiled:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.errors import TritonError
+    from triton.experimental.gluon._runtime import GluonASTSource
 
     if is_interpreting():
         raise WrongMode("this process interprets kernels; compile in another one")
     names = variant.kernel.arg_names
-    source = ASTSource(
+    options: dict[str, object] = {"num_warps": variant.warps, "num_stages": variant.stages}
+    if variant.overlapped:
+        options["launch_pdl"] = True
+    source = (GluonASTSource if variant.kernel.is_gluon() else ASTSource)(
         variant.kernel,
         {n: "constexpr" if n in variant.constants else variant.types.get(n, "i32") for n in names},
         dict(variant.constants),
         {(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
     )
     try:
-        result = compile_kernel(
-            source, target=GPUTarget(*TARGETS[target]), options={"num_warps": variant.warps}
-        )
+        result = compile_kernel(source, target=GPUTarget(*TARGETS[target]), options=options)
     except TritonError as error:
         raise NotCompilable(str(error)) from error
     kind = "cubin" if "cubin" in result.asm else "hsaco"

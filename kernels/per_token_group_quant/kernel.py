@@ -7,7 +7,6 @@ Division is Triton's plain `/` (the GPU's approximate one): on Hopper the codes 
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,6 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.devices import launch as start
+from kernels.devices import overlaps_launches
 from kernels.offline import Variant, pointer_to
 
 FP8_MAX = tl.constexpr(448.0)
@@ -27,14 +28,13 @@ INFINITY = tl.constexpr(float("inf"))
 FP16_OVERFLOW_EXPONENT = tl.constexpr(127 - 16)
 
 
-@triton.jit(do_not_specialize=["rows", "groups"])
+@triton.jit(do_not_specialize=["rows"])
 def per_token_group_quant_kernel(
     input_ptr,
     output_q_ptr,
     output_s_ptr,
     masked_m_ptr,
     rows,
-    groups,
     input_expert_stride,
     input_row_stride,
     output_q_expert_stride,
@@ -42,6 +42,7 @@ def per_token_group_quant_kernel(
     output_s_expert_stride,
     output_s_row_stride,
     output_s_group_stride,
+    groups: tl.constexpr,
     GROUP_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -49,12 +50,17 @@ def per_token_group_quant_kernel(
     SILU: tl.constexpr,
     DENSE: tl.constexpr,
     MASKED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """Quantise one tile; strides in elements, grid (row tiles · group tiles, experts)."""
+    if PDL:
+        # The next kernel may come up now: like this one, it waits for those before it to have ended.
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     input_type: tl.constexpr = input_ptr.dtype.element_ty
     to_int8: tl.constexpr = output_q_ptr.dtype.element_ty == tl.int8
 
-    group_tiles = tl.cdiv(groups, GROUPS)
+    group_tiles: tl.constexpr = (groups + GROUPS - 1) // GROUPS
     row_tile = tl.program_id(0) // group_tiles
     first_group = (tl.program_id(0) - row_tile * group_tiles) * GROUPS
     first_row = row_tile * ROWS
@@ -70,7 +76,10 @@ def per_token_group_quant_kernel(
     group = first_group + tl.arange(0, GROUPS)
     row_offset = row.to(tl.int64)
     column = (group * GROUP_SIZE)[None, :, None] + tl.arange(0, GROUP_SIZE)[None, None, :]
-    inside = (row < rows)[:, None] & (group < groups)[None, :]
+    inside = (row < rows)[:, None]
+    if groups % GROUPS != 0:
+        inside &= (group < groups)[None, :]
+    inside = tl.broadcast_to(inside, (ROWS, GROUPS))
 
     source = (
         input_ptr + expert * input_expert_stride + (row_offset * input_row_stride)[:, None, None] + column
@@ -109,12 +118,12 @@ def per_token_group_quant_kernel(
 
     scale_row = (output_s_ptr + expert * output_s_expert_stride + row_offset * output_s_row_stride)[:, None]
     if UE8M0:
-        # Whole words are stored: groups past the end put zeros into the pad bytes.
-        byte = tl.where((group < groups)[None, :], exponent, 0) << ((group & 3) * 8)[None, :]
-        word = tl.sum(tl.reshape(byte, (ROWS, GROUPS // 4, 4)), axis=2)
-        index = first_group // 4 + tl.arange(0, GROUPS // 4)
-        inside_words = (row < rows)[:, None] & (index * 4 < groups)[None, :]
-        tl.store(scale_row + (index.to(tl.int64) * output_s_group_stride)[None, :], word, mask=inside_words)
+        # Groups past the end of the last word put zeros into its pad bytes.
+        word = scale_row + ((group // 4).to(tl.int64) * output_s_group_stride)[None, :]
+        byte = word.to(tl.pointer_type(tl.uint8)) + (group % 4)[None, :]
+        padded: tl.constexpr = (groups + 3) // 4 * 4
+        code = tl.where((group < groups)[None, :], exponent, 0).to(tl.uint8)
+        tl.store(byte, code, mask=(row < rows)[:, None] & (group < padded)[None, :])
     else:
         tl.store(scale_row + (group.to(tl.int64) * output_s_group_stride)[None, :], scale, mask=inside)
 
@@ -150,24 +159,25 @@ def launch(
         return
     tile = choose_tile(rows, groups, group_size, packed=scale_ue8m0, interpreted=input.device.type == "cpu")
     programs = triton.cdiv(rows, tile.rows) * triton.cdiv(groups, tile.groups)
-    flags = _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked_m is not None)
-    with _current(input.device):
-        per_token_group_quant_kernel[programs, experts](
-            input,
-            output_q,
-            output_s,
-            masked_m,
-            rows,
-            groups,
-            *_strides(input)[:2],
-            *_strides(output_q)[:2],
-            *_strides(output_s),
-            group_size,
-            tile.rows,
-            tile.groups,
-            *flags.values(),
-            num_warps=tile.warps,
-        )
+    pdl = overlaps_launches(input.device)
+    flags = _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked_m is not None, pdl=pdl)
+    options = {"num_warps": tile.warps} | ({"launch_pdl": True} if pdl else {})
+    arguments = (
+        input,
+        output_q,
+        output_s,
+        masked_m,
+        rows,
+        *_strides(input)[:2],
+        *_strides(output_q)[:2],
+        *_strides(output_s),
+        groups,
+        group_size,
+        tile.rows,
+        tile.groups,
+        *flags.values(),
+    )
+    start(input.device, per_token_group_quant_kernel, (programs, experts, 1), arguments, **options)
 
 
 def variant(
@@ -181,6 +191,7 @@ def variant(
     fuse_silu_and_mul: bool = False,
     silu_and_mul_mode: str = "legacy",
     masked: bool = False,
+    pdl: bool = False,
 ) -> Variant:
     """The compilation that `launch` asks for with such tensors, for hosts without the GPU."""
     tile = choose_tile(rows, groups, group_size, packed=scale_ue8m0)
@@ -191,8 +202,9 @@ def variant(
     }
     if masked:
         pointers["masked_m_ptr"] = pointer_to(torch.int32)
-    constants: dict[str, object] = {"GROUP_SIZE": group_size, "ROWS": tile.rows, "GROUPS": tile.groups}
-    constants |= _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked)
+    constants: dict[str, object] = {"groups": groups, "GROUP_SIZE": group_size}
+    constants |= {"ROWS": tile.rows, "GROUPS": tile.groups}
+    constants |= _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked, pdl=pdl)
     if not masked:
         constants["masked_m_ptr"] = None
     return Variant(
@@ -201,16 +213,20 @@ def variant(
         constants=constants,
         aligned=frozenset([*pointers, "input_row_stride", "output_q_row_stride"]),
         warps=tile.warps,
+        overlapped=pdl,
     )
 
 
-def _flags(scale_ue8m0: bool, fuse_silu_and_mul: bool, mode: str, *, masked: bool) -> dict[str, bool]:
+def _flags(
+    scale_ue8m0: bool, fuse_silu_and_mul: bool, mode: str, *, masked: bool, pdl: bool
+) -> dict[str, bool]:
     """The kernel's switches, in the order of its parameters."""
     return {
         "UE8M0": scale_ue8m0,
         "SILU": fuse_silu_and_mul,
         "DENSE": fuse_silu_and_mul and mode == "dense",
         "MASKED": masked,
+        "PDL": pdl,
     }
 
 
@@ -218,10 +234,10 @@ def _flags(scale_ue8m0: bool, fuse_silu_and_mul: bool, mode: str, *, masked: boo
 def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interpreted: bool = False) -> Tile:
     """The tile for a problem of `rows` rows (an expert) of `groups` groups.
 
-    On a GPU: 1024 elements, 32 a thread; many one-warp programs kept HBM fuller than few large ones
-    (docs/measurements.md). The groups are the power of two that leaves the fewest lanes idle, but at least
-    128 elements of a row, so that accesses stay contiguous; packed scales need whole words of four groups.
-    The interpreter pays per program, not per element: its tiles are as large as the problem, within reason.
+    On a GPU: 4096 elements, 16 a thread; smaller programs come up too slowly to fill HBM when launches
+    overlap (docs/measurements.md). The groups are the power of two that leaves the fewest lanes idle, but
+    128 to 1024 elements of a row, so that accesses stay contiguous; packed scales need whole words of four
+    groups. The interpreter pays per program: its tiles are as large as the problem, within reason.
     """
     fewest = max(4 if packed else 1, 128 // group_size)
     if interpreted:
@@ -230,15 +246,8 @@ def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interp
         )
     options = [1 << power for power in range(7) if fewest <= 1 << power <= max(fewest, 1024 // group_size)]
     best = min(options, key=lambda option: (triton.cdiv(groups, option) * option, -option))
-    tile_rows = min(max(1, 1024 // (best * group_size)), _power_of_two(rows))
-    return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * best * group_size // 1024))
-
-
-def _current(device: torch.device) -> AbstractContextManager[None]:
-    """Makes the tensors' GPU current: Triton launches on the current one, wherever its arguments are."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
+    tile_rows = min(4096 // (best * group_size), _power_of_two(rows))
+    return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * best * group_size // 512))
 
 
 def _strides(tensor: Tensor) -> tuple[int, int, int]:

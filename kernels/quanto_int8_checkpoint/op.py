@@ -13,6 +13,7 @@ from kernels.call import Call
 from kernels.checking import guard
 from kernels.checkpoint import Header, NameMapper
 from kernels.checkpoint_file import WrittenFile, elements, read_header
+from kernels.devices import runs_kernels
 from kernels.dtypes import DType
 from kernels.live import described, spec_of
 from kernels.quanto_int8_checkpoint import reference
@@ -55,7 +56,19 @@ def quanto_int8_checkpoint(
         if x is None or layer is None:
             return prefixes, None
         tensors = {suffix: file.get_tensor(layer.name(suffix)).to(x.device) for suffix in _operands(layer)}
-    return prefixes, reference.linear(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))
+    return prefixes, linear(x, tensors[DATA], tensors[SCALE], tensors.get(BIAS))
+
+
+def linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The linear by our kernel; by torch, as upstream computes it, on a CPU whose process interprets none.
+
+    Arguments as in `reference.linear`.
+    """
+    if not runs_kernels(x.device):
+        return reference.linear(x, codes, scale, bias)
+    from kernels.quanto_int8_checkpoint import launch  # imports triton, whose mode may not be chosen before
+
+    return launch.linear(x, codes, scale, bias)
 
 
 def _operands(layer: Layer) -> tuple[str, ...]:
@@ -138,7 +151,6 @@ RUNNERS = {
         outputs=_outputs,
         reference=_reference,
         tolerance=tolerance,
-        implementation="reference",
         build=_build,
     )
 }

@@ -24,6 +24,7 @@ from kernels.quanto_int8_checkpoint.op import (
     RUNNERS,
     TOLERANCES,
     WrittenFile,
+    linear,
     quanto_int8_checkpoint,
     read_header,
     tolerance,
@@ -34,6 +35,8 @@ from kernels.spec import TensorSpec
 from kernels.values import Full, Listed, Ones, Zeros
 from tests.kernels.quanto_int8_checkpoint.files import ENTRY, GOLDEN, GOLDEN_PREFIX, P, file, layer, p
 from tests.kernels.quanto_int8_checkpoint.test_checks import REFUSED
+
+pytestmark = pytest.mark.usefixtures("triton_mode")
 
 [OPERATION] = OPERATIONS
 RUNNER = RUNNERS["quanto_int8_checkpoint"]
@@ -302,9 +305,18 @@ def test_the_codes_are_left_as_they_are() -> None:
     assert codes.tolist() == [[1, -2]]
 
 
+def test_a_process_that_runs_no_kernels_multiplies_as_upstream_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kernels.quanto_int8_checkpoint.op.runs_kernels", lambda device: False)
+    x = torch.tensor([[1.0, 0.0]], dtype=torch.float16)
+    codes = torch.tensor([[127, 127]], dtype=torch.int8)
+    assert not torch.isfinite(linear(x, codes, torch.tensor([[516.0]]))).any()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.F16, DType.F32])
-def test_on_the_gpu(dtype: DType) -> None:
+def test_on_the_gpu(compiled: None, dtype: DType) -> None:
     call = QuantoCall(quanto([PREFIX], 1024, 3072, "BF16"), x=TensorSpec((33, 3072), dtype))
     assert RUNNER.build is not None
     fill = seeded(OPERATION.fill(call), 7)
