@@ -216,7 +216,15 @@ def _install(interpreter: Any) -> None:
         with np.errstate(all="ignore"):
             return shipped_call(self, *arguments, **options)
 
+    shipped_patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        """Loop bounds are arrays of one element, which 3.6 hands to int(); numpy 2.4 takes it amiss."""
+        shipped_patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
     interpreter._convert_float = convert_float
+    interpreter._patch_lang_tensor = patch_tensor
     interpreter.ReduceOps.min_max = min_max
     interpreter.ReduceScanOpInterface.apply = apply
     interpreter.GridExecutor.__call__ = call
