@@ -119,6 +119,15 @@ def compile_for(target: str, variant: Variant) -> Compiled:
     try:
         result = compile_kernel(source, target=GPUTarget(*TARGETS[target]), options=options)
     except TritonError as error:
-        raise NotCompilable(str(error)) from error
+        raise NotCompilable(_whole_text(error)) from error
     kind = "cubin" if "cubin" in result.asm else "hsaco"
     return Compiled(target, kind, result.metadata.shared, result.asm[kind])
+
+
+def _whole_text(error: BaseException) -> str:
+    """The compiler's text; of an error in a function that a kernel calls it shows the call alone."""
+    root = error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    text, reason = str(error), str(root)
+    return text if reason in text else f"{text}\n{reason}"

@@ -1,10 +1,10 @@
-"""sparse_attn_v4_paged_decode on live tensors: upstream's checks and our own, then the reference."""
+"""sparse_attn_v4_paged_decode on live tensors: upstream's checks and our own, then our kernel."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from kernels.devices import runs_kernels
 from kernels.dtypes import DType
 from kernels.live import Guard
 from kernels.running import Arguments, Outputs, Runner, Tolerance
@@ -28,14 +28,20 @@ def sparse_attn_v4_paged_decode(
     """Attention of each token over its own list of pool slots; [T, H, D] like q. No input is changed.
 
     Arguments are those of SparseCall, on one CUDA device. Raises what upstream raises, and ValueError for
-    layouts that crash or corrupt there. What the index lists hold is not looked at beforehand, since that
-    would wait for the GPU: where upstream would read outside the pool or the lists, torch raises its own
-    error. `kv_splits` divides the work among programs and changes the result by rounding alone, so the
-    reference has no use for it.
+    layouts that crash and corrupt there. What the index lists hold is not looked at beforehand, since that
+    would wait for the GPU: as upstream's, the kernel reads whatever slots they name. On a CPU whose process
+    interprets no kernels the reference runs. `kv_splits` divides the work among programs and changes the
+    result by rounding alone, so the reference has no use for it.
     """
-    _guard(locals())
-    with torch.no_grad():
-        return reference.decode(q, unified_kv, kv_indices, kv_indptr, attn_sink, softmax_scale, kv_scales)
+    arguments = locals()
+    _guard(arguments)
+    if not runs_kernels(q.device):
+        return _reference(arguments)["out"]
+    from kernels.sparse_attn_v4_paged_decode.launch import (
+        launch,
+    )  # imports triton, whose mode is fixed by that
+
+    return launch(**arguments)
 
 
 def _outputs(_: Arguments, returned: Tensor) -> Outputs:
@@ -58,6 +64,5 @@ RUNNERS = {
         outputs=_outputs,
         reference=_reference,
         tolerance=tolerance,
-        implementation="reference",
     )
 }
