@@ -19,7 +19,12 @@ _kept: dict[tuple[Any, ...], Any] = {}
 
 
 def launch(
-    device: torch.device, kernel: Any, grid: tuple[int, int, int], arguments: Sequence[Any], **options: Any
+    device: torch.device,
+    kernel: Any,
+    grid: tuple[int, int, int],
+    tensors: Sequence[torch.Tensor | None],
+    numbers: Sequence[float],
+    **options: Any,
 ) -> None:
     """Start a Triton kernel on the current stream of a device; all its arguments in order, constants too.
 
@@ -27,22 +32,21 @@ def launch(
     Here it does so once for equal types, alignments and numbers; after that the compiled kernel is called.
     """
     if device.type != "cuda" or torch.version.hip is not None:
-        kernel[grid](*arguments, **options)
+        kernel[grid](*tensors, *numbers, **options)
         return
-    key = (
-        id(kernel),
-        device.index,
-        *[(a.dtype, a.data_ptr() & 15) if isinstance(a, torch.Tensor) else a for a in arguments],
-        *options.values(),
-    )
-    with current(device):
-        compiled = _kept.get(key)
-        if compiled is not None:
-            compiled[grid](*arguments)
-            return
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        _kept[key] = kernel[grid](*arguments, **options)
+    if device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            launch(device, kernel, grid, tensors, numbers, **options)
+        return
+    forms = [None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16) for tensor in tensors]
+    key = (id(kernel), device.index, *forms, *numbers, *options.values())
+    compiled = _kept.get(key)
+    if compiled is not None:
+        compiled[grid](*tensors, *numbers)
+        return
+    if len(_kept) >= MOST_KEPT:
+        _kept.clear()
+    _kept[key] = kernel[grid](*tensors, *numbers, **options)
 
 
 def current(device: torch.device) -> AbstractContextManager[None]:

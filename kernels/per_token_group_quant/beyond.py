@@ -16,12 +16,16 @@ from kernels.overlap import Places, first_overlap
 from kernels.per_token_group_quant.launcher_tensors import CodesDims, ScalesDims, dense
 from kernels.per_token_group_quant.signature import MASKED, VALID, QuantCall, column_major_strides
 from kernels.spec import TensorSpec
+from kernels.target import Target
 
 STORE_ALIGNMENT = 16
 """Bytes of one vectorised store: address and strides of the codes must be multiples of it."""
 
 TMA_ALIGNMENT = 4
 """Elements of scales in the 16 bytes that every outer stride of a TMA load is a multiple of."""
+
+BLACKWELL = 10
+"""Major compute capability of the GPUs whose matrix instructions take UE8M0 scales in DeepGEMM."""
 
 ELEMENTS_A_THREAD = 16
 
@@ -241,6 +245,44 @@ class ColumnStrideNotForTma(Hazard):
 
 
 @dataclass(frozen=True)
+class PackedScalesBeforeBlackwell(Hazard):
+    """Packed exponents are what matrix instructions of Blackwell take; before it scales are floats."""
+
+    message = "output_s holds packed UE8M0 scales in columns, and the target is {architecture}"
+    reason = (
+        "DeepGEMM reads packed UE8M0 scales on sm100; on {architecture} its kernels want float32 scales, "
+        "column-major, columns padded to multiples of 4, and refuse or misread these"
+    )
+    looks_at = ("output_s.dtype", "output_s.strides", "scale_ue8m0")
+    requires = "float32 scales for a GPU other than sm100 and its relatives"
+    category = "dtype"
+    severity = Severity.WARNING
+    premises = (ScalesDims,)
+    architecture: str
+
+    @classmethod
+    def find(cls, call: QuantCall, /) -> Iterator[Self]:
+        capability = None if call.target is None else call.target.capability
+        packed = call.scales.dtype is DType.I32 and call.scales.numel and not call.row_major
+        if packed and capability is not None and capability // 10 != BLACKWELL:
+            yield cls(str(call.target))
+
+    def describe_actual(self, call: QuantCall, /) -> str:
+        return f"output_s = {call.scales}, target = {call.target}"
+
+    def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
+        note = "codes and scales change: a scale is then no longer rounded up to a power of two"
+        allocated = call.without("output_q", "output_s").replace(scale_ue8m0=False, column_major_scales=True)
+        yield Fix("Have float32 scales allocated: scale_ue8m0=False", allocated, safe=False, note=note)
+
+    @classmethod
+    def example(cls) -> QuantCall:
+        return VALID.without("output_q", "output_s").replace(
+            scale_ue8m0=True, column_major_scales=True, target=Target("sm90")
+        )
+
+
+@dataclass(frozen=True)
 class TooLargeForOneLaunch(Hazard):
     """Thread indices have 32 bits, and a grid 65,535 blocks in the dimension that counts experts."""
 
@@ -289,5 +331,5 @@ def _column_major(call: QuantCall) -> QuantCall:
 
 
 ON_CODES = (CodesUnaligned, CodesOverlap, TooLargeForOneLaunch)
-ON_SCALES = (ScalesOverlap, LayoutRequestIgnored, ColumnStrideNotForTma)
+ON_SCALES = (ScalesOverlap, LayoutRequestIgnored, ColumnStrideNotForTma, PackedScalesBeforeBlackwell)
 ON_ARGUMENTS = (ExpectedRowsIgnored,)

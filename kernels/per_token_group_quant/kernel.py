@@ -128,6 +128,10 @@ def per_token_group_quant_kernel(
         tl.store(scale_row + (group.to(tl.int64) * output_s_group_stride)[None, :], scale, mask=inside)
 
 
+FEW_PROGRAMS = 1024
+"""Programs that an H200 brings up at once."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """What one program covers: ROWS rows of GROUPS groups each, both powers of two, with `warps` warps."""
@@ -158,15 +162,12 @@ def launch(
     if rows == 0 or experts == 0 or groups == 0:
         return
     tile = choose_tile(rows, groups, group_size, packed=scale_ue8m0, interpreted=input.device.type == "cpu")
-    programs = triton.cdiv(rows, tile.rows) * triton.cdiv(groups, tile.groups)
+    programs = -(-rows // tile.rows) * -(-groups // tile.groups)
     pdl = overlaps_launches(input.device)
     flags = _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked_m is not None, pdl=pdl)
     options = {"num_warps": tile.warps} | ({"launch_pdl": True} if pdl else {})
-    arguments = (
-        input,
-        output_q,
-        output_s,
-        masked_m,
+    tensors = (input, output_q, output_s, masked_m)
+    numbers = (
         rows,
         *_strides(input)[:2],
         *_strides(output_q)[:2],
@@ -177,7 +178,7 @@ def launch(
         tile.groups,
         *flags.values(),
     )
-    start(input.device, per_token_group_quant_kernel, (programs, experts, 1), arguments, **options)
+    start(input.device, per_token_group_quant_kernel, (programs, experts, 1), tensors, numbers, **options)
 
 
 def variant(
@@ -234,10 +235,11 @@ def _flags(
 def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interpreted: bool = False) -> Tile:
     """The tile for a problem of `rows` rows (an expert) of `groups` groups.
 
-    On a GPU: 4096 elements, 16 a thread; smaller programs come up too slowly to fill HBM when launches
-    overlap (docs/measurements.md). The groups are the power of two that leaves the fewest lanes idle, but
-    128 to 1024 elements of a row, so that accesses stay contiguous; packed scales need whole words of four
-    groups. The interpreter pays per program: its tiles are as large as the problem, within reason.
+    On a GPU: up to 1024 elements of a row, 16 a thread. The groups are the power of two that leaves the
+    fewest lanes idle, but at least 128 elements, so that accesses stay contiguous; packed scales need whole
+    words of four groups. Where programs are many, two rows each: launches that overlap bring up fewer
+    programs a microsecond (docs/measurements.md). The interpreter pays per program: its tiles are as large
+    as the problem, within reason.
     """
     fewest = max(4 if packed else 1, 128 // group_size)
     if interpreted:
@@ -245,9 +247,13 @@ def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interp
             rows=_power_of_two(min(rows, 64)), groups=_power_of_two(max(fewest, min(groups, 64))), warps=4
         )
     options = [1 << power for power in range(7) if fewest <= 1 << power <= max(fewest, 1024 // group_size)]
-    best = min(options, key=lambda option: (triton.cdiv(groups, option) * option, -option))
-    tile_rows = min(4096 // (best * group_size), _power_of_two(rows))
-    return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * best * group_size // 512))
+    best = min(options, key=lambda option: (-(-groups // option) * option, -option))
+    row_elements = best * group_size
+    tile_rows = max(1, 1024 // row_elements)
+    if rows * -(-groups // best) > FEW_PROGRAMS * tile_rows:
+        tile_rows *= 2
+    tile_rows = min(tile_rows, _power_of_two(rows))
+    return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * row_elements // 512))
 
 
 def _strides(tensor: Tensor) -> tuple[int, int, int]:

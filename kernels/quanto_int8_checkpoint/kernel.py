@@ -27,12 +27,6 @@ def widened(codes):
 
 
 @triton.jit
-def upper_half(x):
-    """float32 without the 16 bits that bfloat16 lacks: exact in it, and finite where x is."""
-    return (x.to(tl.int32, bitcast=True) & -0x10000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def dot_kernel(
     x_ptr,
     codes_ptr,
@@ -120,17 +114,7 @@ def linear_kernel(
             x = tl.load(x_row + at, mask=at < columns, other=0.0)
         # With fewer than 64 tokens triton takes the matrix instruction that waits. Hopper's asynchronous
         # one, with converted codes in registers, gave wrong sums now and then (triton 3.6, 8 warps).
-        if dtype == tl.float32:
-            # Three bfloat16 parts of 8 bits hold a float32 exactly; an infinite one has no rest.
-            weight = tl.trans(codes.to(tl.bfloat16))
-            high = upper_half(x)
-            rest = tl.where(tl.abs(x) == float("inf"), 0.0, x - high)
-            middle = upper_half(rest)
-            sums = tl.dot((rest - middle).to(tl.bfloat16), weight, sums)
-            sums = tl.dot(middle.to(tl.bfloat16), weight, sums)
-            sums = tl.dot(high.to(tl.bfloat16), weight, sums)
-        else:
-            sums = tl.dot(x, tl.trans(codes.to(dtype)), sums)
+        sums = tl.dot(x, tl.trans(codes.to(dtype)), sums)
 
     inside = (token < tokens)[:, None] & (row < rows)[None, :]
     target = y_ptr + split.to(tl.int64) * tokens * rows + token.to(tl.int64)[:, None] * rows + row[None, :]

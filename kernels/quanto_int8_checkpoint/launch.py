@@ -1,4 +1,4 @@
-"""The qint8 linear's plan and launches.
+"""The qint8 linear's launches.
 
 Few tokens are bound by the codes' bytes: one token takes `dot_kernel`, some tokens `linear_kernel`, with the
 columns split among programs until the device is full. Many tokens are bound by the matrix units, which
@@ -7,46 +7,20 @@ torch's product keeps busier: they take `weight_kernel`, upstream's own order of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from kernels.devices import current, overlaps_launches, shared_memory
+from kernels.devices import launch, overlaps_launches, shared_memory
 from kernels.offline import Variant, pointer_to
 from kernels.quanto_int8_checkpoint.kernel import dot_kernel, linear_kernel, total_kernel, weight_kernel
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a product is computed: tile of a program, splits of the columns, warps, stages of loads in flight.
-
-    One token at a time where `tokens` is 0; where `rows` is 0 too, torch multiplies by the unpacked weight.
-    """
-
-    rows: int
-    tokens: int
-    columns: int
-    splits: int = 1
-    warps: int = 4
-    stages: int = 3
-
-
-UNPACKED = Plan(0, 0, 0)
-
-DEVICE_FULL = 2 * 132
-"""Programs that fill the device; splits of the columns aim at it."""
-
-SPARE = 16 << 10
-"""Bytes of shared memory that the compiler takes beside the stages of loads."""
+from kernels.quanto_int8_checkpoint.plan import UNPACKED, Plan, choose_plan
 
 TOTAL_ROWS = 512
 """Rows of a program of `total_kernel`."""
 
-WEIGHT_TILE = (4, 2048)
+WEIGHT_TILE = (8, 1024)
 """Rows and columns of a program of `weight_kernel`."""
 
 
@@ -68,9 +42,8 @@ def linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None = None) 
         shared_memory(x.device),
         interpreted=x.device.type == "cpu",
     )
-    with current(x.device):
-        compute = _unpacked if plan is UNPACKED else _packed
-        return compute(plan, flat, codes, scale, bias).reshape(*x.shape[:-1], rows)
+    compute = _unpacked if plan is UNPACKED else _packed
+    return compute(plan, flat, codes, scale, bias).reshape(*x.shape[:-1], rows)
 
 
 def _packed(plan: Plan, x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
@@ -82,19 +55,22 @@ def _packed(plan: Plan, x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | 
     pdl, even = overlaps_launches(x.device), columns % plan.columns == 0
     options = _options(plan, pdl)
     sizes = (rows, columns, x.stride(0), codes.stride(0))
+    row_tiles = -(-rows // plan.rows)
     if not plan.tokens:
-        grid = (triton.cdiv(rows, plan.rows), tokens)
-        dot_kernel[grid](x, codes, scale, bias, y, *sizes, plan.rows, plan.columns, even, pdl, **options)
+        tile = (plan.rows, plan.columns, even, pdl)
+        grid = (row_tiles, tokens, 1)
+        launch(x.device, dot_kernel, grid, (x, codes, scale, bias, y), (*sizes, *tile), **options)
         return y
     sums = y
     if plan.splits > 1:
         sums = torch.empty(plan.splits, tokens, rows, dtype=torch.float32, device=x.device)
-    grid = (triton.cdiv(rows, plan.rows) * triton.cdiv(tokens, plan.tokens), plan.splits)
-    tile = (plan.rows, plan.tokens, plan.columns, plan.splits, even, pdl)
-    linear_kernel[grid](x, codes, scale, bias, sums, tokens, *sizes, *tile, **options)
+    grid = (row_tiles * -(-tokens // plan.tokens), plan.splits, 1)
+    numbers = (tokens, *sizes, plan.rows, plan.tokens, plan.columns, plan.splits, even, pdl)
+    launch(x.device, linear_kernel, grid, (x, codes, scale, bias, sums), numbers, **options)
     if plan.splits > 1:
-        grid = (triton.cdiv(rows, TOTAL_ROWS), tokens)
-        total_kernel[grid](sums, scale, bias, y, tokens, rows, TOTAL_ROWS, plan.splits, pdl, **options)
+        grid = (-(-rows // TOTAL_ROWS), tokens, 1)
+        added = (tokens, rows, TOTAL_ROWS, plan.splits, pdl)
+        launch(x.device, total_kernel, grid, (sums, scale, bias, y), added, **options)
     return y
 
 
@@ -103,9 +79,10 @@ def _unpacked(plan: Plan, x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor 
     rows, columns = codes.shape
     pdl = overlaps_launches(x.device)
     weight = torch.empty(rows, columns, dtype=x.dtype, device=x.device)
-    grid = (triton.cdiv(rows, WEIGHT_TILE[0]), triton.cdiv(columns, WEIGHT_TILE[1]))
-    sizes = (rows, columns, codes.stride(0))
-    weight_kernel[grid](codes, scale, weight, *sizes, *WEIGHT_TILE, pdl, **_options(plan, pdl))
+    if weight.numel():
+        grid = (-(-rows // WEIGHT_TILE[0]), -(-columns // WEIGHT_TILE[1]), 1)
+        numbers = (rows, columns, codes.stride(0), *WEIGHT_TILE, pdl)
+        launch(x.device, weight_kernel, grid, (codes, scale, weight), numbers, **_options(plan, pdl))
     return torch.nn.functional.linear(x, weight, None if bias is None else bias.to(x.dtype))
 
 
@@ -142,38 +119,6 @@ def variants(dtype: torch.dtype, plan: Plan, *, pdl: bool = False) -> dict[str, 
             pdl,
         )
     return found
-
-
-@lru_cache(maxsize=4096)
-def choose_plan(
-    tokens: int, rows: int, columns: int, itemsize: int, shared: int, *, interpreted: bool = False
-) -> Plan:
-    """The plan for [tokens, columns] activations of `itemsize` bytes each and [rows, columns] codes.
-
-    It depends on shapes and the device's shared memory alone, so a captured graph may replay it. The
-    interpreter pays per program: its tiles are as large as the problem, within reason.
-    """
-    if interpreted:
-        tile = Plan(_power(rows, 16, 64), _power(tokens, 16, 64), _power(columns, 16, 256))
-        return replace(tile, tokens=0) if tokens == 1 else replace(tile, splits=min(2, -(-columns // 64)))
-    if tokens == 1:
-        return Plan(4, 0, 2048)
-    if tokens <= 128 or itemsize == 4:
-        tile = Plan(64, _power(tokens, 16, 32), 128, stages=4)
-        splits = max(1, min(8, DEVICE_FULL // triton.cdiv(rows, tile.rows), columns // 512))
-        return _fitting(replace(tile, splits=splits), itemsize, shared)
-    return UNPACKED
-
-
-def _fitting(plan: Plan, itemsize: int, shared: int) -> Plan:
-    """The plan with as many stages, of those it has, as the device's shared memory holds."""
-    stage = plan.columns * (plan.rows + plan.tokens * itemsize)
-    return replace(plan, stages=max(1, min(plan.stages, (shared - SPARE) // stage)))
-
-
-def _power(value: int, least: int, most: int) -> int:
-    """The smallest power of two ≥ value, within the bounds."""
-    return min(max(1 << (value - 1).bit_length(), least), most)
 
 
 def _last_dense(matrix: Tensor) -> Tensor:

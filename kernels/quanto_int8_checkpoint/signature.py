@@ -170,7 +170,7 @@ class QuantoCall(Call):
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments alone; a decoded map can be nested deeper than pickle follows."""
-        return {parameter.name: getattr(self, parameter.name) for parameter in self.arguments()}
+        return self.facts()
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def copied(source: torch.Tensor, target: torch.Tensor, **options: object) -> boo
     count = source.numel()
     target.view(torch.uint8).fill_(0xA5)
     grid = (-(-count // 128), 1, 1)
-    devices.launch(source.device, copy_kernel, grid, (source, target, count, 128), **options)
+    devices.launch(source.device, copy_kernel, grid, (source, target), (count, 128), **options)
     return torch.equal(source, target)
 
 

@@ -14,6 +14,7 @@ from kernels.per_token_group_quant.checks import STAGES
 from kernels.per_token_group_quant.signature import MASKED, PACKED, VALID, QuantCall
 from kernels.registry import operations
 from kernels.spec import TensorSpec
+from kernels.target import Target
 from kernels.values import Arange, Full, Listed, Randint, Randn, Values, Zeros
 
 OPERATION = operations()["per_token_group_quant"]
@@ -23,6 +24,7 @@ WARNINGS = {
     "layout_request_ignored",
     "expected_rows_ignored",
     "column_stride_not_for_tma",
+    "packed_scales_before_blackwell",
 }
 FLOOR = 448 * 2.0**-16
 ONE_ABOVE = FLOOR + 2.0**-18
@@ -55,6 +57,12 @@ def masked_column_major(strides: str) -> QuantCall:
 
 def fp16(values: Values, width: int = 256, **others: Any) -> QuantCall:
     return holding(call(f"fp16[4,{width}]", scale_ue8m0=True, **others), "input", values)
+
+
+def packed(target: str | None) -> QuantCall:
+    """Column-major words of four exponents."""
+    aimed = None if target is None else Target(target)
+    return call("bf16[5,1024]", scale_ue8m0=True, column_major_scales=True, target=aimed)
 
 
 def experts(count: int) -> QuantCall:
@@ -146,6 +154,14 @@ SAFE: dict[str, list[QuantCall]] = {
         call("bf16[5,256]", column_major_scales=True),
         masked_column_major("36,1,8"),
     ],
+    "packed_scales_before_blackwell": [
+        packed(None),
+        packed("sm100"),
+        packed("sm103a"),
+        packed("gfx950"),
+        call("bf16[5,256]", scale_ue8m0=True, target=Target("sm90")),
+        call("bf16[5,256]", column_major_scales=True, target=Target("sm90")),
+    ],
     "too_large_for_one_launch": [
         experts(65_535),
         call(f"bf16[{2**26 - 1},1024]"),
@@ -213,6 +229,10 @@ HAZARDOUS: dict[str, list[tuple[QuantCall, str]]] = {
     "column_stride_not_for_tma": [
         (call("bf16[5,256]", "fp8[5,256]", "float32[5,2]:stride(1,6)"), "column stride 6"),
         (masked_column_major("34,1,8"), "expert stride 34"),
+    ],
+    "packed_scales_before_blackwell": [
+        (packed("sm90"), "the target is sm90"),
+        (packed("sm120"), "the target is sm120"),
     ],
     "too_large_for_one_launch": [
         (experts(65_536), "65536 experts"),

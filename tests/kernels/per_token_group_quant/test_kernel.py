@@ -127,7 +127,8 @@ def test_the_tile_covers_the_row_with_few_idle_lanes(kernel: ModuleType) -> None
             for packed in (False, True):
                 tile = kernel.choose_tile(4096, groups, group_size, packed=packed)
                 elements = tile.rows * tile.groups * group_size
-                assert elements == tile.warps * 512 == 4096
+                assert elements == tile.warps * 512
+                assert elements <= 2048
                 assert not packed or tile.groups % 4 == 0
                 assert tile.groups * group_size >= 128
                 covered = -(-groups // tile.groups) * tile.groups

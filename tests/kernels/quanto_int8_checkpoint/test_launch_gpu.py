@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
 from types import ModuleType
 
 import pytest
 import torch
 
 from kernels.quanto_int8_checkpoint import reference
+from kernels.quanto_int8_checkpoint.plan import choose_plan, unpacks
 from tests.kernels.quanto_int8_checkpoint.products import BF16, FP16, FP32, PRODUCTS, Product
 
 pytestmark = pytest.mark.gpu
@@ -28,6 +28,7 @@ LARGER = [
     Product(63, 1024, 3072, FP16, FP16, bias=True, x_gap=8),
     Product(127, 777, 1024, bias=True),
     Product(127, 1024, 1000, FP32, x_gap=3),
+    Product(4, 1024, 1000, FP32, x_gap=3),
     Product(300, 1536, 4096, FP16),
     Product(700, 1030, 1024, bias=True),
     Product(1027, 512, 2050, FP16),
@@ -85,16 +86,16 @@ def test_every_element_is_written_and_nothing_else(
     assert all(torch.equal(value, operands[name]) for name, value in before.items())
 
 
-@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
 def test_many_tokens_give_upstreams_bits(launch: ModuleType, dtype: torch.dtype) -> None:
     operands = Product(2048, 1024, 1024, dtype, bias=True).operands(fresh_seed(), "cuda")
-    assert launch.choose_plan(2048, 1024, 1024, 2, SHARED) is launch.UNPACKED
+    assert unpacks(2048, dtype.itemsize)
     assert torch.equal(launch.linear(**operands), reference.linear(**operands))
 
 
 def test_equal_inputs_give_equal_bits(launch: ModuleType) -> None:
     operands = Product(16, 1024, 8192).operands(fresh_seed(), "cuda")
-    assert launch.choose_plan(16, 1024, 8192, 2, SHARED).splits > 1
+    assert choose_plan(16, 1024, 8192, 2, SHARED).splits > 1
     first = launch.linear(**operands)
     assert all(torch.equal(first, launch.linear(**operands)) for _ in range(20))
 
@@ -129,15 +130,3 @@ def test_offsets_beyond_32_bits(launch: ModuleType, tokens: int) -> None:
     y = launch.linear(operands["x"], codes, scale)
     product.check(y[:, -64:].contiguous(), operands)
     assert not y[:, :-64].any()
-
-
-def test_float32_sums_are_as_exact_as_float32_products(launch: ModuleType) -> None:
-    """Against float64: no worse than torch's own float32 product of the same operands."""
-    product = replace(LARGER[-1], tokens=129, columns=4096)
-    operands = product.operands(fresh_seed(), "cuda")
-    wide = {name: value.double() for name, value in operands.items() if value is not None}
-    exact = wide["x"] @ (wide["codes"] * wide["scale"]).T + wide["bias"]
-    ours = (launch.linear(**operands) - exact).abs().max()
-    torchs = (reference.linear_float32(**operands) - exact).abs().max()
-    assert ours <= 4 * torchs
-    assert operands["x"].dtype is FP32
