@@ -18,7 +18,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,7 +28,11 @@ from rich.table import Table
 
 from app.errors import Problem
 from app.http.text import json_bytes
+from app.indexing import index
 from app.printing import show_diagnosis, show_matches
+
+if TYPE_CHECKING:
+    from catalog.library import Library
 
 cli = typer.Typer(
     name="faultbook",
@@ -99,12 +103,18 @@ def match(
     source: Annotated[str, typer.Argument(help="A file, a folder of logs, or - for standard input.")] = "-",
     repo: Annotated[str | None, typer.Option(help="Only records of this repository.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="Most matches to print.")] = 5,
+    package: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME==VERSION", help="Installed version of a package, of several indexed."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find the records of the errors in a text: a line, a traceback or a whole log."""
     from app.lookup.service import match_text
 
-    answer = match_text(_text(source), repo=repo, limit=limit)
+    _use_snapshots()
+    installed = dict(_pinned(item) for item in package or ())
+    answer = match_text(_text(source), repo=repo, packages=installed, limit=limit)
     if as_json:
         _print_json(answer)
     else:
@@ -118,20 +128,20 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print one record."""
-    from app.records.service import document, markdown
-    from catalog.store import load_catalog
+    from app.records.service import document
+    from catalog.markdown import markdown
 
-    catalog = load_catalog()
-    found = catalog.get(name) or catalog.by_slug(name)
+    known = _use_snapshots()
+    found = known.get(name) or known.by_slug(name)
     if found is None:
         _complain(f"no record has the id or slug {name}")
         raise typer.Exit(Exit.NEGATIVE)
     if as_json:
-        _print_json(document(catalog, found))
+        _print_json(document(known, found))
     elif out.is_terminal:
-        out.print(Markdown(markdown(catalog, found)))
+        out.print(Markdown(markdown(found)))
     else:
-        typer.echo(markdown(catalog, found))
+        typer.echo(markdown(found))
 
 
 @cli.command()
@@ -181,12 +191,16 @@ def diagnose(
         str | None,
         typer.Option(help="checks: nothing is allocated; run: the real operation. Default: checks."),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(help="Architecture whose rules to apply: sm90, sm100, gfx942. Default: the GPU's own."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List every check that a call fails, and what to change."""
     from app.diagnose.offline import diagnose_body
 
-    body = _body(operation, spec, arg or [], level)
+    body = _body(operation, spec, arg or [], level=level, target=target)
     answer = asyncio.run(diagnose_body(json_bytes(body)))
     if as_json:
         _print_json(answer)
@@ -283,7 +297,32 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(Exit.UNSUPPORTED if broken else Exit.OK)
 
 
-def _body(operation: str, spec: Path | None, pairs: list[str], level: str | None) -> dict[str, Any]:
+cli.command()(index)
+
+
+def _use_snapshots() -> Library:
+    """The records and snapshots that this command answers from."""
+    from app.settings import SettingsError, load
+    from catalog import current
+
+    try:
+        data = load().data
+    except SettingsError as error:
+        _usage(str(error))
+    reader = current.use(data)
+    known = reader.get()
+    _complain(*reader.problems)
+    return known
+
+
+def _pinned(text: str) -> tuple[str, str]:
+    name, equals, version = text.partition("==")
+    if not equals or not name or not version:
+        _usage(f"--package takes NAME==VERSION, got {text[:80]}")
+    return name.strip().lower(), version.strip()
+
+
+def _body(operation: str, spec: Path | None, pairs: list[str], **options: str | None) -> dict[str, Any]:
     """The API's body from a spec file and single arguments, which win over it."""
     body: dict[str, Any] = {"operation": operation, "arguments": {}, "level": "checks"}
     if spec is not None:
@@ -295,8 +334,7 @@ def _body(operation: str, spec: Path | None, pairs: list[str], level: str | None
         body |= read if "arguments" in read or "operation" in read else {"arguments": read}
         if body["operation"] != operation:
             _usage(f"{spec} is for {body['operation']}, not for {operation}")
-    if level is not None:
-        body["level"] = level
+    body |= {name: value for name, value in options.items() if value is not None}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:

@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.settings import Settings, is_loopback, run_allowed
+from kernels.target import Target
 
 FOREIGN = "kernels"
 """A distribution of this name installs a top-level package `kernels`, the same as ours."""
@@ -161,13 +163,33 @@ def _gpu(device: str) -> Iterator[Finding]:
             detail = "none visible: operations run in Triton's interpreter on the CPU"
             yield Finding("gpu", "missing", detail, remedy, required=False)
         return
-    yield Finding("gpu", "ok", "a driver is loaded")
+    yield Finding("gpu", "ok", _devices() or "a driver is loaded")
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         remedy = "install gcc: Triton compiles its launchers with it"
         yield Finding("compiler", "missing", "no C compiler", remedy, required=False)
     else:
         yield Finding("compiler", "ok", compiler)
+
+
+def _devices() -> str:
+    """The GPUs and their architectures, as the driver's own tool lists them; empty where it does not."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    query = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        listed = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return _architectures(listed)
+
+
+def _architectures(listed: str) -> str:
+    """Lines of "name, capability" as one sentence part: what a run's checks take for their target."""
+    devices = [line.rpartition(", ") for line in listed.splitlines() if ", " in line]
+    shown = [f"{name} (target {Target.of_capability(capability)})" for name, _, capability in devices]
+    return ", ".join(shown)
 
 
 def _runs(settings: Settings) -> Finding:

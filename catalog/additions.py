@@ -157,7 +157,8 @@ def repro(shown: Demonstration | None) -> dict[str, Any] | None:
 
 def request(operation: Operation, call: Call) -> dict[str, Any]:
     """A call as the body of a diagnosis request."""
-    return {"operation": operation.name, "arguments": arguments_json(call)}
+    body = {"operation": operation.name, "arguments": arguments_json(call)}
+    return body if call.target is None else {**body, "target": call.target.name}
 
 
 def provenance(fault: Fault) -> dict[str, str]:

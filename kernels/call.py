@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
+from kernels.target import Target
 
 TENSOR_ATTRIBUTES = ("dtype", "shape", "strides", "offset", "device", "values")
 
@@ -54,17 +55,23 @@ class Edit:
 
 @dataclass(frozen=True)
 class Call:
-    """Base of every operation's call; its fields are the function's arguments in signature order."""
+    """Base of every operation's call; its fields are the function's arguments in signature order.
+
+    target   the architecture that it is meant for, which is no argument; None where it is not known
+    """
 
     positional: ClassVar[int] = 0
     """How many leading arguments are customarily written without their names."""
+
+    target: Target | None = dataclasses.field(default=None, kw_only=True)
 
     @classmethod
     @cache
     def arguments(cls) -> tuple[Argument, ...]:
         """The signature."""
         hints = typing.get_type_hints(cls)
-        return tuple(_argument(field, hints[field.name]) for field in dataclasses.fields(cls))
+        fields = (field for field in dataclasses.fields(cls) if "summary" in field.metadata)
+        return tuple(_argument(field, hints[field.name]) for field in fields)
 
     def tensors(self) -> Iterator[tuple[str, TensorSpec]]:
         """The tensors that are present, in signature order."""
@@ -82,6 +89,10 @@ class Call:
             value, default = getattr(self, parameter.name), parameter.default
             if parameter.required or value != default or type(value) is not type(default):
                 yield parameter.name, value
+
+    def facts(self) -> dict[str, Any]:
+        """Every field, without what was worked out from them."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     @property
     def describable(self) -> bool:

@@ -15,6 +15,7 @@ from kernels.call import Call
 from kernels.checking import Stages, guard
 from kernels.dtypes import DType
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
+from kernels.target import Target
 
 C = TypeVar("C", bound=Call)
 
@@ -67,8 +68,22 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def described(call: type[C], arguments: Mapping[str, Any]) -> C:
-    """The call that live arguments make: tensors become specs, torch dtypes ours, the rest stays."""
-    return call(**{name: _described(value) for name, value in arguments.items()})
+    """The call that live arguments make: tensors become specs, torch dtypes ours, the rest stays; its target
+    is the first GPU among them.
+    """
+    devices = (value.device for value in arguments.values() if isinstance(value, torch.Tensor))
+    gpu = next((device for device in devices if device.type == "cuda"), None)
+    values = {name: _described(value) for name, value in arguments.items()}
+    return call(**values, target=None if gpu is None else target_of(gpu))
+
+
+@cache
+def target_of(device: torch.device) -> Target:
+    """The architecture of a CUDA or HIP device."""
+    if torch.version.hip is not None:
+        return Target(torch.cuda.get_device_properties(device).gcnArchName.partition(":")[0])
+    major, minor = torch.cuda.get_device_capability(device)
+    return Target.of_capability(f"{major}.{minor}")
 
 
 class Guard:

@@ -27,7 +27,8 @@ class Operation:
     name        the function's name
     stages      its checks, in upstream's order
     valid       a call that passes them all
-    fit         completes the arguments a user gave: the missing required ones, sized to those given
+    fit         completes the arguments a user gave, and `target` where one is known: the missing required
+                ones, sized to those given
     fill        what each tensor without described values holds, so that the call is valid by construction
     outputs     arguments that the operation writes
     source      upstream's file

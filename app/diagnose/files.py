@@ -36,7 +36,7 @@ async def diagnose_file(diagnoser: Diagnoser, start: FileStart, wanted: str | No
     `wanted` names the operation to ask. At level checks: a run would need the weights, which were not given.
     """
     asked = None if wanted is None else _inspector(wanted)
-    file = Question(CONTAINER, SafetensorsCall(start), "checks", "auto", None, 0, (), large=True)
+    file = Question(CONTAINER, SafetensorsCall(start), "checks", "auto", 0, (), large=True)
     # A header of megabytes is read for seconds, once: what was read stays with `start`.
     examination = await run_in_threadpool(CONTAINER.examine, file.call)
     if examination.rejected or asked is CONTAINER:
@@ -50,7 +50,7 @@ async def diagnose_file(diagnoser: Diagnoser, start: FileStart, wanted: str | No
         return answer.model_copy(update={"detail": _unclaimed(checkpoint)})
     call, assumed = complete(operation, {_argument(operation): checkpoint})
     return await diagnoser.diagnose(
-        Question(operation, call, "checks", "auto", None, 0, (*notes, *assumed), large=True)
+        Question(operation, call, "checks", "auto", 0, (*notes, *assumed), large=True)
     )
 
 

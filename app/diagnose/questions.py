@@ -15,6 +15,7 @@ from app.errors import Conflict, Fault, InvalidRequest, NotFound
 from app.http.bodies import invalid, load_json
 from catalog.store import Catalog
 from kernels.registry import Operation, operations
+from kernels.target import Target
 
 _REQUEST = TypeAdapter(schemas.DiagnoseRequest)
 
@@ -46,13 +47,13 @@ def parse_question(body: bytes) -> Question:
         given, faults = read_arguments(operation.call, arguments, ("arguments",))
     if envelope is None or operation is None or faults:
         raise invalid(errors, value, faults)
-    call, assumed = complete(operation, given)
+    target = None if envelope.target is None else Target.parse(envelope.target)
+    call, assumed = complete(operation, given, target)
     return Question(
         operation,
         call,
         envelope.level,
         envelope.device,
-        envelope.target,
         envelope.seed,
         assumed,
         large=len(body) > LARGE,
@@ -87,6 +88,6 @@ def example_question(catalog: Catalog, record_id: str, wanted: str | None) -> Qu
             continue
         example = case.check.example()
         if example is not None:
-            return Question(case.operation, example, None, "auto", None, 0, ())
+            return Question(case.operation, example, None, "auto", 0, ())
         reasons.append(case.check.unreachable or "it has no example")
     raise Conflict(f"No call reproduces this record: {reasons[0]}.")

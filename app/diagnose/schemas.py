@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic.alias_generators import to_camel
 
+from kernels.target import PATTERN
+
 Verdict = Literal[
     "passed", "rejected", "wrong-result", "crashed", "out-of-memory", "timed-out", "unsupported"
 ]
@@ -25,8 +27,8 @@ class DiagnoseRequest(BaseModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     level: Level | None = Field(None, description="default: run where the service has a worker")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to run")
-    target: Annotated[str, Field(pattern="^(sm[0-9]{2,3}[af]?|gfx[0-9a-f]{3,5})$")] | None = Field(
-        None, description="architecture whose rules to apply"
+    target: Annotated[str, Field(pattern=f"^{PATTERN}$")] | None = Field(
+        None, description="architecture whose rules to apply; default: that of the GPU that runs it"
     )
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = Field(0, description="draws the values left open")
 

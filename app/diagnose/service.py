@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from kernels.checking import Check, Examination, Origin, Status
 from kernels.checking import Outcome as CheckOutcome
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
+from kernels.target import Target
 
 VERSION = version("faultbook")
 
@@ -47,7 +48,6 @@ class Question:
     call: Call
     level: schemas.Level | None
     device: str
-    target: str | None
     seed: int
     assumed: tuple[str, ...]
     large: bool = False
@@ -77,6 +77,7 @@ class Diagnoser:
         """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
         had.
         """
+        question = self._aimed(question)
         operation, call = question.operation, question.call
         aside = run_in_threadpool if question.large else _directly
         examination = await aside(operation.examine, call)
@@ -94,6 +95,21 @@ class Diagnoser:
         if can_run and (outcome is None or outcome.ending != "timed-out"):
             tried = await self._try(question, repairs)
         return await aside(self._answer, question, level, examination, outcome, obstacle, tried, assumed)
+
+    def _aimed(self, question: Question) -> Question:
+        """The question with the GPU of this service as its call's target, where it names none and may run
+        there.
+        """
+        target = self._own_target
+        if question.call.target is not None or question.level == "checks" or target is None:
+            return question
+        return replace(question, call=question.call.replace(target=target))
+
+    @property
+    def _own_target(self) -> Target | None:
+        """The architecture that runs of this service happen on; None without a worker, or on a CPU."""
+        capability = self._pool.worker.device.capability if self._pool.worker else None
+        return None if capability is None else Target.of_capability(capability)
 
     async def _try(self, question: Question, repairs: list[Repair]) -> list[Tried]:
         """Run the repairs one after another, for as long altogether as one run may take.
@@ -113,11 +129,14 @@ class Diagnoser:
 
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
-        wanted = question.level
+        wanted, target = question.level, question.call.target
         size = self._bytes(question.call)
         offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
+            if wanted == "run" and self._is_elsewhere(target):
+                assumed.append(f"level checks: no worker of this service is a {target}")
+                wanted = "checks"
             if wanted == "run" and size > self._settings.max_tensor_bytes:
                 assumed.append(f"level checks: the tensors take {size:,} bytes, more than a run may here")
                 wanted = "checks"
@@ -133,8 +152,8 @@ class Diagnoser:
         kind = "cuda" if worker and worker.device.capability else "cpu"
         if worker and question.device not in ("auto", kind):
             return wanted, f"the worker of this service runs on {kind}, not on {question.device}"
-        if worker and question.target and question.target != _architecture(worker.device.capability):
-            return wanted, f"no worker of this service is a {question.target}"
+        if self._is_elsewhere(target):
+            return wanted, f"no worker of this service is a {target}"
         if not _buildable(question.call):
             return wanted, "not run: torch has no tensors of an element type of this call"
         if size > self._settings.max_tensor_bytes:
@@ -144,6 +163,13 @@ class Diagnoser:
                 faults=[Fault("/arguments", f"{size:,} bytes of tensors")],
             )
         return wanted, ""
+
+    def _is_elsewhere(self, target: Target | None) -> bool:
+        """Whether a call is meant for another architecture than that of the worker, which is known by now."""
+        own = self._own_target
+        return (
+            target is not None and self._pool.worker is not None and (own is None or not own.serves(target))
+        )
 
     def _bytes(self, call: Call) -> int:
         """Storage that a call's tensors take, those of a checkpoint too."""
@@ -305,9 +331,11 @@ def summaries(address: Callable[[str], str]) -> list[schemas.OperationSummary]:
     ]
 
 
-def complete(operation: Operation, given: Mapping[str, Any]) -> tuple[Call, tuple[str, ...]]:
-    """A whole call from the arguments given, and a sentence for each that was not."""
-    call = operation.fit(given)
+def complete(
+    operation: Operation, given: Mapping[str, Any], target: Target | None = None
+) -> tuple[Call, tuple[str, ...]]:
+    """A whole call from the arguments given, for the target, and a sentence for each that was not given."""
+    call = operation.fit(given if target is None else {**given, "target": target})
     sentences = []
     for parameter in operation.call.arguments():
         if parameter.name in given:
@@ -319,10 +347,6 @@ def complete(operation: Operation, given: Mapping[str, Any]) -> tuple[Call, tupl
             origin = "fitted to the shapes given"
         sentences.append(f"{parameter.name} = {shown} ({origin})")
     return call, tuple(sentences)
-
-
-def _architecture(capability: str | None) -> str | None:
-    return None if capability is None else "sm" + capability.replace(".", "")
 
 
 def _buildable(call: Call) -> bool:

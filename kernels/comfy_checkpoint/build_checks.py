@@ -78,9 +78,7 @@ class Nvfp4Capability(BuildCheck):
             yield cls(layer.prefix, found / 10)
 
     def describe_actual(self, layer: Layer, /) -> str:
-        return (
-            f"capability = {layer.call.capability!r}, {FULL_PRECISION} = {layer.marker.get(FULL_PRECISION)!r}"
-        )
+        return f"capability = {self.capability}, {FULL_PRECISION} = {layer.marker.get(FULL_PRECISION)!r}"
 
     def fixes(self, layer: Layer, /) -> Iterator[Fix[ComfyCall]]:
         if self.first(layer):

@@ -68,7 +68,7 @@ class ComfyCall(Call):
         "prefix in the file of the layer that takes x; the first of K columns if None", default=None
     )
     capability: float | None = argument(
-        "compute capability of the GPU that loads it, such as 10.0; not looked at if None", default=None
+        "compute capability of the GPU that loads it, such as 10.0; the target's if None", default=None
     )
     backend: str = argument(
         "what SGLANG_DIFFUSION_CONVROT_INT8_BACKEND says: auto, comfy_kitchen or jit", default="auto"
@@ -192,8 +192,12 @@ class ComfyCall(Call):
 
     @property
     def compute_capability(self) -> int | None:
-        """Ten times the capability, as upstream compares it; None where it is not stated or no number."""
+        """Ten times the capability, as upstream compares it: the one stated, else the target's; None where
+        neither is known or what is stated is no number.
+        """
         value = self.capability
+        if value is None and self.target is not None:
+            return self.target.capability
         return round(value * 10) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def mapped(self, prefix: str) -> str:
@@ -218,7 +222,7 @@ class ComfyCall(Call):
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments alone; decoded JSON can be nested deeper than pickle follows."""
-        return {parameter.name: getattr(self, parameter.name) for parameter in self.arguments()}
+        return self.facts()
 
 
 def file(

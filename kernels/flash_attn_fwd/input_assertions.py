@@ -217,7 +217,7 @@ class CapabilityUnsupported(Assertion):
 
     @classmethod
     def broken(cls, call: AttentionCall) -> bool:
-        return isinstance(call._arch, int) and call._arch // 10 not in (8, 9, 10, 11)
+        return call.generation not in (None, 8, 9, 10, 11)
 
     def fixes(self, call: AttentionCall, /) -> Iterator[Fix[AttentionCall]]:
         yield Fix("Run on compute capability 10.0", call.replace(_arch=100), safe=False)
@@ -291,7 +291,7 @@ class Fp8NeedsSm100(Assertion):
 
     @classmethod
     def broken(cls, call: AttentionCall) -> bool:
-        return call.is_fp8 and isinstance(call._arch, int) and call._arch // 10 != 10
+        return call.is_fp8 and call.generation not in (None, 10)
 
     def fixes(self, call: AttentionCall, /) -> Iterator[Fix[AttentionCall]]:
         yield Fix("Run on compute capability 10.0", call.replace(_arch=100), safe=False)

@@ -46,7 +46,9 @@ class AttentionCall(Call):
     seqused_k: TensorSpec | None = argument("keys used of each sequence, int32 [B]", default=None)
     page_table: TensorSpec | None = argument("pages of each sequence, int32 [B, pages]", default=None)
     learnable_sink: TensorSpec | None = argument("a logit for each head, bfloat16 [H]", default=None)
-    _arch: int | None = argument("compute capability · 10; the device's own if None", default=None)
+    _arch: int | None = argument(
+        "compute capability · 10; the device's own, or the target's, if None", default=None
+    )
     q_descale: TensorSpec | None = argument("a scale of FP8 q for each head, float32 [B, Hk]", default=None)
     k_descale: TensorSpec | None = argument("a scale of FP8 k for each head, float32 [B, Hk]", default=None)
     v_descale: TensorSpec | None = argument("a scale of FP8 v for each head, float32 [B, Hk]", default=None)
@@ -74,6 +76,16 @@ class AttentionCall(Call):
     def is_fp8(self) -> bool:
         """Whether v is of an FP8 type, which decides for the whole call."""
         return self.v.dtype in (DType.F8_E4M3FN, DType.F8_E5M2)
+
+    @property
+    def generation(self) -> int | None:
+        """The first number of the compute capability: that of _arch, else of the target; None where neither
+        is known.
+        """
+        found: object = self._arch
+        if found is None and self.target is not None:
+            found = self.target.capability
+        return found // 10 if isinstance(found, int) else None
 
     def to_call(self, function: str) -> str:
         """Upstream's call: `assertions` is no argument of it."""

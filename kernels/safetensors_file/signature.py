@@ -74,7 +74,7 @@ VALID = whole(HEADER, 12)
 
 def fit(given: Mapping[str, Any]) -> SafetensorsCall:
     """Complete a user's arguments: the valid file where none was given."""
-    return SafetensorsCall(given.get("filename", VALID.filename))
+    return SafetensorsCall(**{"filename": VALID.filename, **given})
 
 
 def fill(_: SafetensorsCall) -> Mapping[str, Values]:

@@ -2,8 +2,8 @@
 the pool and the launch of sparse_attn_v4_paged_decode. Those on the index lists and the sink are in
 beyond_lists.py, on what the lists hold in beyond_slots.py, on numbers in beyond_numbers.py.
 
-What happens otherwise was seen on an H200 with upstream's own kernels; README.md has the table. Left out are
-a gradient, which a description does not have, and the FP8 types of a GPU, since no GPU is described.
+What happens otherwise was seen on an H200 with upstream's own kernels; README.md has the table. Left out is a
+gradient, which a description does not have.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from kernels.sparse_attn_v4_paged_decode.launch_errors import (
     previous_power_of_two,
 )
 from kernels.sparse_attn_v4_paged_decode.python_errors import POOL_STRIDES, UNPACKED
-from kernels.sparse_attn_v4_paged_decode.signature import GROUP, VALID, SparseCall
+from kernels.sparse_attn_v4_paged_decode.signature import GROUP, QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
+from kernels.target import Target
 
 OFFSET_LIMIT = 2**31
 """Elements: a slot's offset has the 32 bits of an int32 slot, one of them its sign."""
@@ -167,6 +168,43 @@ class OnAnotherDevice(Hazard):
 
 
 @dataclass(frozen=True)
+class Fp8NotCompiled(Hazard):
+    """GPUs before Ada convert no E4M3, and Triton writes no kernel that would do it in steps."""
+
+    message = "unified_kv is {got}, which Triton does not compile for {architecture}"
+    reason = (
+        '{architecture} has no {got}: Triton stops with "type fp8e4nv not supported in this architecture. The '
+        "supported fp8 dtypes are ('fp8e4b15', 'fp8e5')\""
+    )
+    looks_at = ("unified_kv.dtype", "kv_scales")
+    requires = "an NVIDIA GPU of compute capability 8.9 or newer for an FP8 pool"
+    category = "dtype"
+    got: DType
+    architecture: str
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        target = call.target
+        if call.kv_scales is not None and target is not None and not target.compiles_e4m3:
+            yield cls(call.unified_kv.dtype, target.name)
+
+    def describe_actual(self, call: SparseCall, /) -> str:
+        return f"unified_kv = {call.unified_kv}, target = {call.target}"
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield Fix(
+            f"Dequantize the pool to {call.q.dtype} and drop kv_scales",
+            call.without("kv_scales").with_dtype("unified_kv", call.q.dtype),
+            safe=True,
+            note="multiply by the scales; twice the memory for the pool",
+        )
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return QUANTIZED.replace(target=Target("sm80"))
+
+
+@dataclass(frozen=True)
 class SlotOffsetsWrap(Hazard):
     """A slot times the pool's stride is computed in the slot's own 32 bits."""
 
@@ -275,5 +313,5 @@ def _first_columns(tensor: TensorSpec, width: int) -> TensorSpec:
 
 
 ON_POOL = (PoolHasTooManyDimensions, PoolWidthDiffers)
-ON_DEVICES = (OnAnotherDevice,)
+ON_DEVICES = (OnAnotherDevice, Fp8NotCompiled)
 ON_LAUNCH = (SlotOffsetsWrap, HeadTooNarrow, SplitsNotAPowerOfTwo)

@@ -35,7 +35,7 @@ from kernels.sparse_attn_v4_paged_decode.python_errors import (
     usual_softmax_scale,
 )
 from kernels.sparse_attn_v4_paged_decode.reads import elements, rows_read
-from kernels.sparse_attn_v4_paged_decode.signature import FP8, GROUP, QUANTIZED, VALID, SparseCall
+from kernels.sparse_attn_v4_paged_decode.signature import E4M3, GROUP, QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
 from kernels.values import Full, Values, printable
 
@@ -139,7 +139,7 @@ class ValuesNotFinite(Hazard):
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
         for argument, values, places, dtype in _numbers(call):
-            limit = inf if dtype is FP8 else ROUNDS_TO_INFINITY.get(dtype)  # other codes are clamped
+            limit = inf if dtype in E4M3 else ROUNDS_TO_INFINITY.get(dtype)  # other codes are clamped
             for value in elements(values, places):
                 if limit is not None and _overflows(value, limit, argument):
                     yield cls(argument, printable(value), dtype)

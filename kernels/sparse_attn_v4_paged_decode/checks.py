@@ -13,6 +13,7 @@ from kernels.sparse_attn_v4_paged_decode.beyond_numbers import BEYOND
 from kernels.sparse_attn_v4_paged_decode.launch_errors import AFTER_CHECKS
 from kernels.sparse_attn_v4_paged_decode.python_errors import PoolHasNoWidth
 from kernels.sparse_attn_v4_paged_decode.signature import (
+    E4M3,
     FP8,
     GROUP,
     PYTHON,
@@ -27,6 +28,18 @@ from kernels.spec import Shape, TensorSpec
 from kernels.upstream import Site
 
 _ONE_BYTE_CODES = (DType.U8, DType.I8)
+
+CONVERTED = {
+    DType.F8_E4M3FNUZ: (
+        "one pass over the pool: a byte means half as much in this type, so the scales double; 0x80 (-0) has "
+        "to become 0, for it is NaN there"
+    ),
+    DType.F8_E4M3FN: (
+        "one pass over the pool: a byte means twice as much in this type, so the scales halve; 0x80 (NaN) has "
+        "to become 0x7F, for it is -0 there"
+    ),
+}
+"""What a conversion between the two E4M3 types takes."""
 
 
 def _at(pinned: int, released: int) -> tuple[Site, ...]:
@@ -91,7 +104,7 @@ class QDtype(Check[SparseCall]):
         pool = call.unified_kv.dtype
         dtype = pool if call.kv_scales is None and pool in QUERY_DTYPES else DType.BF16
         cast = call.with_dtype("q", dtype)
-        if call.kv_scales is None and pool is call.q.dtype and pool is not FP8:
+        if call.kv_scales is None and pool is call.q.dtype and pool is not call.fp8:
             yield Fix(
                 f"Cast q and unified_kv to {dtype}",
                 cast.with_dtype("unified_kv", dtype),
@@ -113,24 +126,37 @@ class KvNotFp8(Check[SparseCall]):
     raises = RuntimeError
     message = "kv_scales supplied but unified_kv is {unified_kv.dtype}, expected {_FP8_DTYPE}"
     sites = _at(663, 734)
-    reason = "kv_scales is given, so the pool must hold FP8 codes, but unified_kv is {got}"
+    reason = "kv_scales is given, so the pool must hold codes of {expected}, but unified_kv is {got}{hint}"
     looks_at = ("unified_kv.dtype", "kv_scales")
-    requires = "unified_kv float8_e4m3fn with kv_scales, or no kv_scales"
+    requires = "unified_kv of the GPU's E4M3 type with kv_scales, or no kv_scales"
     category = "dtype"
     got: Torch
     expected: Torch
+    hint: str = aside(default="")
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        if call.kv_scales is not None and call.unified_kv.dtype is not FP8:
-            yield cls(Torch(call.unified_kv.dtype), Torch(FP8))
+        if call.kv_scales is not None and call.unified_kv.dtype is not call.fp8:
+            other = call.unified_kv.dtype in E4M3
+            hint = f"; {call.target or 'an NVIDIA GPU'} has no other E4M3" if other else ""
+            yield cls(Torch(call.unified_kv.dtype), Torch(call.fp8), hint)
+
+    def describe_expected(self, call: SparseCall, /) -> str:
+        return f"unified_kv {call.fp8} with kv_scales, or no kv_scales"
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
-        pool = call.unified_kv.dtype
+        pool, fp8 = call.unified_kv.dtype, call.fp8
+        if pool in E4M3:
+            yield Fix(
+                f"Convert the pool's codes to {fp8}",
+                call.with_dtype("unified_kv", fp8),
+                safe=True,
+                note=CONVERTED[fp8],
+            )
         if pool in _ONE_BYTE_CODES:
             yield Fix(
-                f"View the pool's bytes as {FP8}",
-                call.with_dtype("unified_kv", FP8),
+                f"View the pool's bytes as {fp8}",
+                call.with_dtype("unified_kv", fp8),
                 safe=True,
                 note="right where the bytes are E4M3 codes, which the scales suggest",
             )
@@ -143,10 +169,10 @@ class KvNotFp8(Check[SparseCall]):
                 safe=True,
                 note="one copy of the pool",
             )
-        if pool not in _ONE_BYTE_CODES:
-            quantized = call.with_dtype("unified_kv", FP8)
+        if pool not in (*_ONE_BYTE_CODES, *E4M3):
+            quantized = call.with_dtype("unified_kv", fp8)
             yield Fix(
-                f"Quantize the pool to {FP8}, one scale for {GROUP} columns",
+                f"Quantize the pool to {fp8}, one scale for {GROUP} columns",
                 quantized.with_scales() if _is_pool(call) else quantized,
                 safe=False,
                 note="three bits of mantissa are kept",
@@ -305,7 +331,7 @@ class KvDtype(Check[SparseCall]):
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
         pool = call.unified_kv.dtype
-        if pool is FP8 and _is_pool(call) and call.unified_kv.shape[-1] % GROUP == 0:
+        if pool is call.fp8 and _is_pool(call) and call.unified_kv.shape[-1] % GROUP == 0:
             yield Fix(
                 "Pass the scales that the pool was quantized with",
                 call.with_scales(),

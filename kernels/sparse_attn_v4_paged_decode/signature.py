@@ -17,6 +17,8 @@ PYTHON = File(SGLANG, "python/sglang/kernels/ops/attention/dsv4/unified_kv_kerne
 
 QUERY_DTYPES = (DType.BF16, DType.F16)
 FP8 = DType.F8_E4M3FN
+E4M3 = (DType.F8_E4M3FN, DType.F8_E4M3FNUZ)
+"""The FP8 types that a pool may have, each on other GPUs."""
 GROUP = 64
 """Columns of the pool that share one scale."""
 
@@ -45,6 +47,11 @@ class SparseCall(Call):
     kv_splits: int | None = argument(
         "programs that share one token's slots, a power of two; None: chosen from T and H", default=None
     )
+
+    @property
+    def fp8(self) -> DType:
+        """The FP8 type that the kernel is compiled for: E4M3 as the target has it."""
+        return FP8 if self.target is None else self.target.e4m3
 
     @property
     def scale_shape(self) -> Shape:
@@ -87,11 +94,11 @@ def fit(given: Mapping[str, Any]) -> SparseCall:
 
     pool_dtype = q.dtype if q is not None and q.dtype in QUERY_DTYPES else DType.BF16
     query_dtype = pool.dtype if pool is not None and pool.dtype in QUERY_DTYPES else DType.BF16
+    target = given.get("target")
+    fp8 = FP8 if target is None else target.e4m3
     completed: dict[str, Any] = {
         "q": TensorSpec((tokens, heads, width), query_dtype, device=device),
-        "unified_kv": TensorSpec(
-            (slots, width), pool_dtype if given.get("kv_scales") is None else FP8, device=device
-        ),
+        "unified_kv": TensorSpec((slots, width), pool_dtype if scales is None else fp8, device=device),
         "kv_indices": TensorSpec((tokens * SLOTS_A_TOKEN if slots else 0,), DType.I32, device=device),
         "kv_indptr": TensorSpec((tokens + 1,), DType.I32, device=device),
         "attn_sink": TensorSpec((heads,), DType.F32, device=device),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -21,6 +22,7 @@ from kernels.live import described, torch_dtype
 from kernels.registry import Operation, folder_of, operations
 from kernels.running import materialise
 from kernels.spec import TensorSpec
+from kernels.target import Target
 
 pytestmark = pytest.mark.usefixtures("triton_mode")
 
@@ -107,6 +109,15 @@ def cases(name: str) -> Iterator[tuple[Operation, Call, bool, bool]]:
                 yield operation, call, False, apart
 
 
+@contextmanager
+def on_gpu(target: Target | None) -> Iterator[None]:
+    """Within it the GPU is of the call's architecture; where the call names none, of one that has all."""
+    capability = (target.capability if target else None) or 100
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "get_device_capability", lambda *_: divmod(capability, 10))
+        yield
+
+
 def compiled(name: str, key: str) -> CodeType:
     return compile(getattr(page(name), key), f"{name}: {key}", "exec")
 
@@ -135,12 +146,13 @@ def test_validation_raises_for_failing_calls_only(name: str) -> None:
     code = compiled(name, "validation")
     for operation, call, failing, apart in cases(name):
         names = {"torch": torch, **arguments(operation, call, apart)}
-        if failing:
-            with pytest.raises((ValueError, TypeError, AssertionError)) as raised:
-                exec(code, names)  # noqa: S102 - the record's own snippet
-            assert str(raised.value), "a validation without a text helps nobody"
-        else:
-            exec(code, names)  # noqa: S102
+        with on_gpu(call.target):
+            if failing:
+                with pytest.raises((ValueError, TypeError, AssertionError)) as raised:
+                    exec(code, names)  # noqa: S102 - the record's own snippet
+                assert str(raised.value), "a validation without a text helps nobody"
+            else:
+                exec(code, names)  # noqa: S102
 
 
 @pytest.mark.parametrize("name", written("type_guard"))
@@ -151,7 +163,8 @@ def test_type_guard_refuses_failing_calls_only(name: str) -> None:
     parameters = list(inspect.signature(function).parameters)
     for operation, call, failing, apart in cases(name):
         given = arguments(operation, call, apart)
-        verdict = function(**{parameter: given[parameter] for parameter in parameters})
+        with on_gpu(call.target):
+            verdict = function(**{parameter: given[parameter] for parameter in parameters})
         assert verdict is (not failing), call
 
 

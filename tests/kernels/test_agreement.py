@@ -90,7 +90,7 @@ def test_whatever_is_described_is_examined_and_its_fixes_are_calls(name: str, da
 @given(data=st.data())
 def test_checks_and_function_agree(interpreted: None, name: str, data: st.DataObject) -> None:
     operation = operations()[name]
-    call = data.draw(mutated_calls(operation))
+    call = data.draw(mutated_calls(operation)).replace(target=None)  # no GPU here to be of that architecture
     if sum(tensor.storage_bytes for _, tensor in call.tensors()) > LARGEST:
         return
     expected = next(

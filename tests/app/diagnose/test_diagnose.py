@@ -4,16 +4,22 @@ requests.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from app.diagnose.questions import parse_question
+from app.diagnose.service import Diagnoser
 from app.main import create_app
 from app.settings import Settings
+from app.worker.messages import Device, Environment, Job, Outcome, Worker
+from catalog.additions import request
 from catalog.store import load_catalog
-from kernels.call import arguments_json
+from kernels.call import Call, arguments_json
 from kernels.registry import has_kernel, operations
 
 CONTRACT_EXAMPLE = {
@@ -123,9 +129,13 @@ def test_every_example_is_refused_by_the_real_function_as_the_checks_say(
     assert check is not None
     example = check.example()
     assert example is not None
-    body = {"operation": name, "arguments": arguments_json(example)}
+    body = request(operations()[name], example)
     checked = diagnose(client, {**body, "level": "checks"})
     assert identifier in failed(checked)
+    if example.target is not None:
+        run = diagnose(client, {**body, "level": "run"})
+        assert (run["run"], run["detail"]) == (None, f"no worker of this service is a {example.target}")
+        return
     if sum(tensor.storage_bytes for _, tensor in example.tensors()) > 1 << 30:
         return
     run = diagnose(client, {**body, "level": "run"})
@@ -272,6 +282,79 @@ def test_a_run_without_a_worker_is_unsupported_and_still_checked(checker: TestCl
     assert answer["verdict"] == "unsupported"
     assert "no worker" in answer["detail"]
     assert diagnose(checker, {**CONTRACT_EXAMPLE, "level": "run"})["verdict"] == "rejected"
+
+
+OLD = {"operation": "sparse_attn_v4_paged_decode", "target": "sm80"}
+QUANTIZED = {
+    "unified_kv": "float8_e4m3fn[8,128]",
+    "kv_scales": "float32[8,2]",
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "fails", "message"),
+    [
+        (None, [], None),
+        ("sm89", [], None),
+        ("sm100a", [], None),
+        ("gfx950", [], None),
+        ("sm86", ["fp8_not_compiled"], None),
+        (
+            "gfx942",
+            ["kv_not_fp8"],
+            "kv_scales supplied but unified_kv is torch.float8_e4m3fn, expected torch.float8_e4m3fnuz",
+        ),
+    ],
+)
+def test_a_target_selects_the_checks_of_its_architecture(
+    checker: TestClient, target: str | None, fails: list[str], message: str | None
+) -> None:
+    answer = diagnose(checker, {**OLD, "arguments": QUANTIZED, "target": target})
+    assert failed(answer) == fails
+    assert (answer["raised"] or {}).get("message") == message
+    assert answer["verdict"] == ("rejected" if fails else "passed")
+    assert bool(answer["fixes"]) == bool(fails)
+
+
+def test_what_is_left_out_is_completed_for_the_target(checker: TestClient) -> None:
+    answer = diagnose(checker, {**OLD, "arguments": {"kv_scales": "float32[8,2]"}, "target": "gfx942"})
+    assert answer["verdict"] == "passed"
+    assert any("unified_kv = float8_e4m3fnuz[8,128]" in sentence for sentence in answer["assumed"])
+
+
+def test_a_call_for_another_architecture_is_checked_and_run_only_where_asked(client: TestClient) -> None:
+    checked = diagnose(client, {**OLD, "arguments": {}})
+    assert (checked["level"], checked["verdict"], checked["run"]) == ("checks", "passed", None)
+    assert "level checks: no worker of this service is a sm80" in checked["assumed"]
+    asked = diagnose(client, {**OLD, "arguments": {}, "level": "run"})
+    assert (asked["verdict"], asked["run"]) == ("unsupported", None)
+
+
+def refused() -> Call:
+    question = parse_question(json.dumps({**OLD, "arguments": QUANTIZED}).encode())
+    return question.call
+
+
+class _Gpu:
+    """A pool with a worker on a GPU that is not here; of the jobs it is given only repairs may run."""
+
+    exists = True
+    worker = Worker(Device("NVIDIA A100", "8.0", False), Environment())
+
+    async def run(self, job: Job) -> Outcome:
+        assert job.call != refused(), "a refused call is not run"
+        return Outcome("returned", self.worker.device, "reference")
+
+
+def test_at_level_run_the_workers_own_gpu_is_the_target(checker: TestClient) -> None:
+    catalog = load_catalog()
+    diagnoser = Diagnoser(Settings(), _Gpu(), catalog.record_id_of, "")  # type: ignore[arg-type]
+    body = {"operation": OLD["operation"], "arguments": QUANTIZED}
+    for level in ({"level": "run"}, {}):
+        answer = asyncio.run(diagnoser.diagnose(parse_question(json.dumps({**body, **level}).encode())))
+        assert [check.id for check in answer.checks if check.status == "failed"] == ["fp8_not_compiled"]
+    checked = diagnose(checker, {**body, "level": "checks"})
+    assert failed(checked) == []
 
 
 def test_a_run_on_another_device_than_the_workers_is_unsupported(client: TestClient) -> None:

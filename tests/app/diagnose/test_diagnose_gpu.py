@@ -71,6 +71,8 @@ def test_the_guard_on_the_card_says_what_the_checks_say(
     assert example is not None
     if sum(tensor.storage_bytes for _, tensor in example.tensors()) > 8 << 30:
         pytest.skip("larger than a run may be here")
+    if example.target is not None:
+        pytest.skip(f"meant for {example.target}")
     body = {"operation": name, "arguments": arguments_json(example)}
     checked = diagnose(client, {**body, "level": "checks"})
     answer = diagnose(client, {**body, "level": "run"})

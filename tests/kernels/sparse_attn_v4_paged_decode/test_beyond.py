@@ -21,6 +21,7 @@ from kernels.sparse_attn_v4_paged_decode.checks import OPERATIONS
 from kernels.sparse_attn_v4_paged_decode.reads import elements, slots_read, spans
 from kernels.sparse_attn_v4_paged_decode.signature import FP8, QUANTIZED, VALID, SparseCall, fit
 from kernels.spec import TensorSpec
+from kernels.target import Target
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 
 [OPERATION] = OPERATIONS
@@ -30,6 +31,7 @@ SEVERITIES = {
     "pool_has_too_many_dimensions": "error",
     "pool_width_differs": "error",
     "on_another_device": "error",
+    "fp8_not_compiled": "error",
     "indices_not_integers": "error",
     "indices_of_unusual_type": "warning",
     "list_not_dense": "error",
@@ -110,6 +112,8 @@ FAILING: dict[str, tuple[SparseCall, str]] = {
     ),
     "sink on another GPU": (VALID.with_tensor("attn_sink", device="cuda:1"), "on_another_device"),
     "scales on another GPU": (QUANTIZED.with_tensor("kv_scales", device="cuda:7"), "on_another_device"),
+    "FP8 on Ampere": (QUANTIZED.replace(target=Target("sm80")), "fp8_not_compiled"),
+    "FP8 on the last Ampere": (QUANTIZED.replace(target=Target("sm87")), "fp8_not_compiled"),
     "meta slots": (VALID.with_tensor("kv_indices", device="meta"), "on_another_device"),
     "slots of floats": (VALID.with_dtype("kv_indices", DType.F32), "indices_not_integers"),
     "slots of bools": (VALID.with_dtype("kv_indices", DType.BOOL), "indices_not_integers"),
@@ -217,6 +221,11 @@ def test_found(row: str) -> None:
 
 PASSING: dict[str, SparseCall] = {
     "valid": VALID,
+    "bfloat16 on Ampere": VALID.replace(target=Target("sm80")),
+    "FP8 on Ada": QUANTIZED.replace(target=Target("sm89")),
+    "FP8 on Blackwell": QUANTIZED.replace(target=Target("sm100")),
+    "AMD's own FP8": QUANTIZED.with_dtype("unified_kv", DType.F8_E4M3FNUZ).replace(target=Target("gfx942")),
+    "AMD's later FP8": QUANTIZED.replace(target=Target("gfx950")),
     "one token of many slots": SparseCall(
         q=TensorSpec((1, 128, 512), DType.BF16),
         unified_kv=TensorSpec((4096, 512), DType.BF16),
@@ -361,6 +370,7 @@ FIRST_FIXES = {
     "a page dimension": Fixed([("unified_kv", "shape", [8, 128])], True),
     "wider pool": Fixed([("unified_kv", "shape", [8, 128])], False),
     "narrower pool": Fixed([("q", "shape", [2, 16, 127])], False),
+    "FP8 on Ampere": Fixed([("unified_kv", "dtype", "bfloat16"), ("kv_scales", "presence", None)], True),
     "sink on another GPU": Fixed([("attn_sink", "device", "cuda")], True),
     "slots of floats": Fixed([("kv_indices", "dtype", "int32")], True),
     "slots of bools": Fixed([("kv_indices", "dtype", "int32")], False),

@@ -13,6 +13,7 @@ from kernels.dtypes import DType
 from kernels.sparse_attn_v4_paged_decode.checks import OPERATIONS
 from kernels.sparse_attn_v4_paged_decode.signature import FP8, QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
+from kernels.target import Target
 from kernels.values import Full, Listed, bounds
 
 [OPERATION] = OPERATIONS
@@ -130,6 +131,18 @@ FAILING = {
         pool(DType.F8_E5M2).with_scales(),
         RUNTIME,
         "kv_scales supplied but unified_kv is torch.float8_e5m2, expected torch.float8_e4m3fn",
+        ("kv_not_fp8",),
+    ),
+    "8 on MI300": Failing(
+        QUANTIZED.replace(target=Target("gfx942")),
+        RUNTIME,
+        "kv_scales supplied but unified_kv is torch.float8_e4m3fn, expected torch.float8_e4m3fnuz",
+        ("kv_not_fp8",),
+    ),
+    "8, MI300's type elsewhere": Failing(
+        pool(DType.F8_E4M3FNUZ).with_scales().replace(target=Target("sm90")),
+        RUNTIME,
+        "kv_scales supplied but unified_kv is torch.float8_e4m3fnuz, expected torch.float8_e4m3fn",
         ("kv_not_fp8",),
     ),
     "9": Failing(
