@@ -310,8 +310,8 @@ def hopper_decode_kernel(
     )  # fmt: skip
 
 
-def constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, object]:
-    """The switches of hopper_decode_kernel; how they were found is in docs/measurements.md.
+def constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, int]:
+    """The switches of hopper_decode_kernel in its order; how they were found is in docs/measurements.md.
 
     The registers of the four groups of warps add up to 512 a lane at most: scoring has what is left.
     """
@@ -326,7 +326,7 @@ def constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, object]:
         "BUFFERS": 4 if fp8 else 5,
         "TURNS": 2,
         "AHEAD": 1,
-        "PART": 8,
+        "PART": 16,
         "MIX_REGISTERS": 160,
         "GATHER_REGISTERS": 48 if fp8 else 24,
     }

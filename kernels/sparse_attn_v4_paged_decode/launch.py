@@ -12,7 +12,8 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels.devices import current, shared_memory
+from kernels.devices import launch as start
+from kernels.devices import shared_memory
 from kernels.offline import Variant, pointer_to
 from kernels.sparse_attn_v4_paged_decode.kernel import join_splits_kernel, paged_decode_kernel
 from kernels.sparse_attn_v4_paged_decode.plan import Plan, fits_hopper, plan
@@ -58,49 +59,33 @@ def launch(
     partials = _partials(chosen, tokens, width, q.device)
     tensors = (q, pool, kv_scales, kv_indices, kv_indptr, attn_sink, out, *partials)
     programs = tokens * chosen.splits * chosen.head_blocks
-    with current(q.device):
-        if chosen.hopper:
-            from kernels.sparse_attn_v4_paged_decode.hopper import constants, hopper_decode_kernel
+    if chosen.hopper:
+        from kernels.sparse_attn_v4_paged_decode.hopper import constants, hopper_decode_kernel
 
-            hopper_decode_kernel[(programs,)](
-                *tensors,
-                qk_scale,
-                heads,
-                *q.stride()[:2],
-                pool.stride(0),
-                *scales_strides,
-                *out.stride()[:2],
-                **constants(chosen, width, fp8=kv_scales is not None),
-                num_warps=chosen.warps,
-            )
-        else:
-            paged_decode_kernel[(programs,)](
-                *tensors,
-                qk_scale,
-                heads,
-                *q.stride(),
-                *pool.stride(),
-                *scales_strides,
-                *out.stride(),
-                **_constants(chosen, width, fp8=kv_scales is not None),
-                num_warps=chosen.warps,
-            )
-        if chosen.splits > 1:
-            columns = chosen.join_columns(tokens, heads, processors)
-            join_splits_kernel[(tokens * heads, triton.cdiv(width, columns))](
-                *partials,
-                kv_indptr,
-                attn_sink,
-                out,
-                heads,
-                *out.stride(),
-                width,
-                chosen.block_k,
-                columns,
-                chosen.padded_heads,
-                chosen.splits,
-                num_warps=max(1, min(4, columns // 128)),
-            )
+        kernel, switches = hopper_decode_kernel, constants(chosen, width, fp8=kv_scales is not None)
+        strides = (*q.stride()[:2], pool.stride(0), *scales_strides, *out.stride()[:2])
+    else:
+        kernel, switches = paged_decode_kernel, _constants(chosen, width, fp8=kv_scales is not None)
+        strides = (*q.stride(), *pool.stride(), *scales_strides, *out.stride())
+    numbers = (qk_scale, heads, *strides, *switches.values())
+    start(q.device, kernel, (programs, 1, 1), tensors, numbers, num_warps=chosen.warps)
+    if chosen.splits > 1:
+        columns = chosen.join_columns(tokens, heads, processors)
+        join = {
+            "D": width,
+            "BLOCK_K": chosen.block_k,
+            "CHUNK": columns,
+            "PADDED_HEADS": chosen.padded_heads,
+            "SPLITS": chosen.splits,
+        }
+        start(
+            q.device,
+            join_splits_kernel,
+            (tokens * heads, triton.cdiv(width, columns), 1),
+            (*partials, kv_indptr, attn_sink, out),
+            (heads, *out.stride(), *join.values()),
+            num_warps=max(1, min(4, columns // 128)),
+        )
     return out
 
 
@@ -173,8 +158,8 @@ def join_variant(query_type: torch.dtype, *, width: int = 512, splits: int = 16)
     return Variant(join_splits_kernel, types, constants | {"out_column_stride": 1}, frozenset(types), warps=1)
 
 
-def _constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, object]:
-    """The switches of paged_decode_kernel."""
+def _constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, int]:
+    """The switches of paged_decode_kernel, in its order."""
     return {
         "D": width,
         "BLOCK_H": chosen.block_h,
