@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from catalog.load import Curated, Link
+from catalog.snapshots.record import FromSource
 
 TITLE: Final = 60
 """Characters of a message that stand for it in a heading or a link."""
@@ -14,7 +15,7 @@ TITLE: Final = 60
 _SPECIAL: Final = re.compile(r"[\\*<>\[\]|]|(?<![^\W_])_|_(?![^\W_])|(?<=^)#", re.MULTILINE)
 
 
-def markdown(found: Curated) -> str:
+def markdown(found: Curated | FromSource) -> str:
     """The whole record; links are relative to the service's root."""
     return "\n\n".join(_blocks(found)) + "\n"
 
@@ -30,7 +31,7 @@ def title(message: str) -> str:
     return f"{cut.rstrip()}…"
 
 
-def _blocks(found: Curated) -> Iterator[str]:
+def _blocks(found: Curated | FromSource) -> Iterator[str]:
     record = found.record
     yield f"{record.repo} · {record.severity} · {record.error_class}"
     yield f"# {code(title(record.error_message))}"
@@ -50,15 +51,15 @@ def _blocks(found: Curated) -> Iterator[str]:
     yield from _prevention(found)
     if record.trigger_scenarios or record.common_situations:
         yield "## When it happens"
-        yield f"**Trigger:** {escape(record.trigger_scenarios)}"
-        yield f"**Common situations:** {escape(record.common_situations)}"
+        if record.trigger_scenarios:
+            yield f"**Trigger:** {escape(record.trigger_scenarios)}"
+        if record.common_situations:
+            yield f"**Common situations:** {escape(record.common_situations)}"
     if found.related:
         yield "## Related errors"
         yield "\n".join(_link(link) for link in found.related)
-    yield (
-        f"{record.repo}@{record.analyzed_sha[:10]} ({record.analyzed_at[:10]}). "
-        f"Data as JSON: /api/errors/{record.id}"
-    )
+    at = found.snapshot.version if isinstance(found, FromSource) else record.analyzed_sha[:10]
+    yield (f"{record.repo}@{at} ({record.analyzed_at[:10]}). Data as JSON: /api/errors/{record.id}")
 
 
 def _link(link: Link) -> str:
@@ -66,9 +67,11 @@ def _link(link: Link) -> str:
     return f"- [{shown}](/api/errors/{link.record.id}.md): {escape(link.reason)}"
 
 
-def _source(found: Curated) -> str:
+def _source(found: Curated | FromSource) -> str:
     record = found.record
     place = record.file_path if record.line_number is None else f"{record.file_path}:{record.line_number}"
+    if isinstance(found, FromSource):
+        return _scanned_source(found, place)
     if found.fault.own:
         return f"Checked at {code(place)}"
     link = (
@@ -87,7 +90,21 @@ def _source(found: Curated) -> str:
     return f"Raised at {code(place)}{link}{release}"
 
 
-def _prevention(found: Curated) -> Iterator[str]:
+def _scanned_source(found: FromSource, place: str) -> str:
+    """Every place in the newest version, and the lines around the first where they are kept."""
+    record = found.record
+    link = f" · [view on GitHub]({record.github_url})" if record.github_url else ""
+    others = [
+        code(f"{record.file_path}:{site['line']}")
+        for site in found.x["sites"][1:]
+        if site["version"] == found.snapshot.version
+    ]
+    more = f", also at {', '.join(others)}" if others else ""
+    lines = f"\n\n{fence(record.source_code, '')}" if record.source_code else ""
+    return f"Raised at {code(place)} of {found.snapshot.package} {found.snapshot.version}{more}{link}{lines}"
+
+
+def _prevention(found: Curated | FromSource) -> Iterator[str]:
     record = found.record
     parts = (
         ("### Check before the call", record.validation_code),

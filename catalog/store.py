@@ -90,6 +90,10 @@ class Catalog:
         """The record of one check of an operation."""
         return self._by_check.get((operation.name, check))
 
+    def order(self, identifier: str) -> int:
+        """Where a record stands among all; KeyError for no such id."""
+        return self._order[identifier]
+
     def select(self, filters: Filters) -> list[Curated]:
         """The records that fulfil every criterion; BadPattern or TooCostly for a regex not searched with."""
         words = filters.q.lower().split() if filters.q is not None else []

@@ -26,8 +26,6 @@ CHECKS = sorted((ROOT / "kernels").glob("*/checks.py"))
 
 # Found by name at run time by uvicorn, never imported by our code.
 LOADED_BY_UVICORN = {"httptools", "uvloop"}
-# Exchanges arrays for torch, computes for Triton's interpreter.
-LOADED_BY_TORCH = {"numpy"}
 
 
 def normal(name: str) -> str:
@@ -103,7 +101,7 @@ def test_sources_import_only_what_is_declared(folder: str, groups: tuple[str, ..
 
 def test_each_declared_dependency_is_used() -> None:
     used = {name for package in PACKAGES for name in third_party(package)}
-    assert names("Service", "Worker") - used - LOADED_BY_UVICORN - LOADED_BY_TORCH == set()
+    assert names("Service", "Worker") - used - LOADED_BY_UVICORN == set()
 
 
 def pins(file: str) -> dict[str, str]:
@@ -166,7 +164,7 @@ def test_the_web_app_loads_neither_torch_nor_triton() -> None:
         "-c",
         "import sys, app.main\n"
         "app.main.create_app()\n"
-        "heavy = {'torch', 'triton', 'numpy', 'safetensors'} & set(sys.modules)\n"
+        "heavy = {'torch', 'triton', 'safetensors'} & set(sys.modules)\n"
         "sys.exit(f'the web app loaded {sorted(heavy)}' if heavy else 0)",
     )
     assert done.returncode == 0, done.stderr

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 from app.lookup.prefill import Budget, prefilled
 from catalog.additions import versions
-from catalog.faults import Fault
+from catalog.current import library
+from catalog.library import Enriched, Known, Library
 from catalog.match import POSSIBLE, Candidate, Capture, Match, Site
-from catalog.store import Catalog, load_catalog
+from catalog.snapshots.record import FromSource
 
 SEARCH_LIMIT: Final = 5
 MATCH_LIMIT: Final = 25
@@ -17,22 +18,31 @@ MATCH_LIMIT: Final = 25
 Link = Callable[[str], str]
 
 
-def page_of(catalog: Catalog, identifier: str) -> str:
+def page_of(known: Library, identifier: str) -> str:
     """The path of a record's page."""
-    found = catalog.get(identifier)
-    assert found is not None, "matches are of the catalog's own records"
-    return f"/errors/{identifier}/{found.record.slug}"
+    return path_of(_found(known, identifier))
+
+
+def path_of(found: Known) -> str:
+    """The path of the page of a record that is at hand."""
+    return f"/errors/{found.record.id}/{found.record.slug}"
+
+
+def _found(known: Library, identifier: str) -> Known:
+    found = known.get(identifier)
+    assert found is not None, "matches are of the library's own records"
+    return found
 
 
 def search(
     query: str, *, repo: str | None = None, limit: int = SEARCH_LIMIT, link: Link = str
 ) -> dict[str, Any]:
     """The body of GET /api/search; `link` makes an address of a path."""
-    catalog = load_catalog()
-    found = catalog.matcher.search(query, repo=repo, limit=limit)
+    known = library()
+    found = known.matcher.search(query, repo=repo, limit=limit)
     return {
-        "matches": [_candidate(catalog, item, link) for item in found],
-        "datasetVersion": catalog.dataset_version,
+        "matches": [_candidate(known, item, link) for item in found],
+        "datasetVersion": known.dataset_version,
     }
 
 
@@ -48,25 +58,25 @@ def match_text(
 
     Takes tenths of a second a megabyte in a flood of errors; nothing of the text is kept.
     """
-    catalog = load_catalog()
-    report = catalog.matcher.match(text, repo=repo, limit=limit)
+    known = library()
+    report = known.matcher.match(text, repo=repo, packages=packages, limit=limit)
     budget = Budget()
     return {
         "hasMatch": report.has_match,
         "rootCause": report.root_cause,
-        "matches": [_match(catalog, found, packages or {}, link, budget) for found in report.matches],
+        "matches": [_match(known, found, packages or {}, link, budget) for found in report.matches],
         "unmatched": [
             {"line": missed.line, "exception": missed.exception, "message": missed.message}
             for missed in report.unmatched
         ],
         "truncated": report.truncated,
-        "datasetVersion": catalog.dataset_version,
+        "datasetVersion": known.dataset_version,
     }
 
 
 def repositories() -> dict[str, Any]:
     """The body of GET /api/repos."""
-    catalog = load_catalog()
+    known = library()
     return {
         "repos": [
             {
@@ -76,16 +86,15 @@ def repositories() -> dict[str, Any]:
                 "package": found.package,
                 "packageVersion": found.package_version,
             }
-            for found in catalog.repositories()
+            for found in known.repositories
         ],
-        "datasetVersion": catalog.dataset_version,
+        "datasetVersion": known.dataset_version,
     }
 
 
-def _candidate(catalog: Catalog, found: Candidate, link: Link) -> dict[str, Any]:
-    curated = catalog.get(found.record_id)
-    assert curated is not None
-    record = curated.record
+def _candidate(known: Library, found: Candidate, link: Link) -> dict[str, Any]:
+    shown = _found(known, found.record_id)
+    record = shown.record
     return {
         "id": record.id,
         "repo": record.repo,
@@ -96,7 +105,7 @@ def _candidate(catalog: Catalog, found: Candidate, link: Link) -> dict[str, Any]
         "score": round(found.score, 4),
         # A record found by its site alone is one whose statement was searched for.
         "matchType": "pattern" if found.match_type == "site" else found.match_type,
-        "url": link(page_of(catalog, record.id)),
+        "url": link(path_of(shown)),
         "captures": [_capture(item) for item in found.captures],
         "site": _site(found.site),
         "siblings": list(found.siblings),
@@ -104,13 +113,12 @@ def _candidate(catalog: Catalog, found: Candidate, link: Link) -> dict[str, Any]
 
 
 def _match(
-    catalog: Catalog, found: Match, packages: Mapping[str, str], link: Link, budget: Budget
+    known: Library, found: Match, packages: Mapping[str, str], link: Link, budget: Budget
 ) -> dict[str, Any]:
-    curated = catalog.get(found.record_id)
-    assert curated is not None
-    record, fault = curated.record, curated.fault
-    likely = found.score >= POSSIBLE
-    operation, spec = (prefilled(fault, found, budget) if likely else None) or (None, None)
+    shown = _found(known, found.record_id)
+    record, fault = shown.record, shown.fault
+    likely = fault is not None and found.score >= POSSIBLE
+    operation, spec = (prefilled(fault, found, budget) if fault and likely else None) or (None, None)
     return {
         "id": record.id,
         "repo": record.repo,
@@ -118,7 +126,7 @@ def _match(
         "errorMessage": record.error_message,
         "errorClass": record.error_class,
         "severity": record.severity,
-        "url": link(page_of(catalog, record.id)),
+        "url": link(path_of(shown)),
         "matchType": found.match_type,
         "score": round(found.score, 4),
         "line": found.line,
@@ -127,7 +135,7 @@ def _match(
         "captures": [_capture(item) for item in found.captures],
         "site": _site(found.site),
         "siblings": list(found.siblings),
-        "versions": _versions(fault, packages),
+        "versions": _versions(shown, packages),
         "role": found.role,
         "count": found.count,
         "ranks": list(found.ranks),
@@ -138,15 +146,18 @@ def _match(
     }
 
 
-def _versions(fault: Fault, packages: Mapping[str, str]) -> list[str]:
+def _versions(found: Known, packages: Mapping[str, str]) -> list[str]:
     """Versions known to raise it; only the one installed, where that is said and known."""
-    known = versions(fault)
-    installed = packages.get(fault.package.name) if fault.package else None
-    if installed is None or fault.package is None:
-        return known
-    if installed in (fault.package.version, fault.package.commit):
-        return [version for version in known if version == installed]
-    return known
+    if isinstance(found, FromSource):
+        package, known = found.snapshot.package, list(found.versions)
+        catalogued = set(known)
+    else:
+        fault = found.fault
+        package, known = fault.package.name if fault.package else "", versions(fault)
+        known += [item for item in found.seen_in if item not in known] if isinstance(found, Enriched) else []
+        catalogued = {*known, fault.package.version, fault.package.commit} if fault.package else set()
+    installed = packages.get(package)
+    return [version for version in known if version == installed] if installed in catalogued else known
 
 
 def _capture(found: Capture) -> dict[str, str]:

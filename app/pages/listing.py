@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from app.errors import Fault, InvalidRequest
 from app.pages.presenting import stored
 from app.records.schemas import PAGE
+from catalog.current import library
 from catalog.families import FAMILIES
-from catalog.store import Filters, load_catalog
+from catalog.store import Filters
 
 router = APIRouter()
 
@@ -28,12 +29,12 @@ async def listing(
     q: Word = "",
     cursor: Word = "",
 ) -> Response:
-    catalog = load_catalog()
+    known = library()
     asked = {"repo": repo, "family": family, "operation": operation, "tag": tag, "q": q}
     criteria = {name: value for name, value in asked.items() if value}
-    found = catalog.select(Filters(**criteria))
+    found = known.select(Filters(**criteria))
     try:
-        records, after = catalog.page(found, cursor or None, PAGE)
+        records, after = known.page(found, cursor or None, PAGE)
     except KeyError:
         detail = "not a cursor of this service"
         raise InvalidRequest(f"cursor: {detail}.", faults=[Fault("/cursor", detail, "query")]) from None
@@ -45,7 +46,7 @@ async def listing(
         twin=f"/api/errors?{here}" if here else "/api/errors",
         criteria=criteria,
         family=FAMILIES.get(family),
-        total=len(found),
+        total=found.total,
         records=[item.record for item in records],
         following=following,
     )

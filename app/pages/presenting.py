@@ -11,8 +11,8 @@ from fastapi import Request, Response
 from app.http.caching import Representation
 from app.lookup.service import page_of
 from app.pages.rendering import render
+from catalog.current import library
 from catalog.markdown import title
-from catalog.store import load_catalog
 from kernels.registry import has_kernel
 
 HTML = "text/html; charset=utf-8"
@@ -64,7 +64,7 @@ def paragraphs(text: str) -> list[str]:
 
 def record_path(identifier: str) -> str:
     """The path of a record's page."""
-    return page_of(load_catalog(), identifier)
+    return page_of(library(), identifier)
 
 
 def _lines(value: Any, indent: str, width: int) -> Iterator[str]:

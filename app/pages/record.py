@@ -11,11 +11,13 @@ from starlette.responses import RedirectResponse
 from app.errors import NotFound
 from app.http.caching import PUBLIC
 from app.http.urls import link
-from app.pages.presenting import record_path, stored
+from app.lookup.service import path_of
+from app.pages.presenting import stored
 from catalog.additions import request as spec_of
+from catalog.current import library
 from catalog.faults import Case, Demonstration
+from catalog.library import Known
 from catalog.load import Curated
-from catalog.store import load_catalog
 
 router = APIRouter()
 
@@ -56,12 +58,15 @@ async def record(request: Request, identifier: str, slug: str) -> Response:
         request,
         "record.html",
         twin=f"/api/errors/{identifier}",
-        path=record_path(identifier),
+        path=path_of(found),
         found=found,
         record=found.record,
         fault=found.fault,
+        textless=found.fault.textless if found.fault else found.x["match"]["regex"] is None,
+        captures=found.x["match"]["captures"],
         sites=found.x["sites"],
-        checks=shown_checks(found),
+        checks=shown_checks(found) if isinstance(found, Curated) else [],
+        before=found.x.get("before", []),
         provenance=provenance(found),
     )
 
@@ -75,7 +80,7 @@ def shown_checks(found: Curated) -> list[Shown]:
     ]
 
 
-def provenance(found: Curated) -> list[tuple[str, str, list[str]]]:
+def provenance(found: Known) -> list[tuple[str, str, list[str]]]:
     """How the record's fields came about: the name of it, what it means, the fields."""
     return [
         (name, meaning, [field for field, origin in found.x["provenance"].items() if origin == name])
@@ -83,14 +88,14 @@ def provenance(found: Curated) -> list[tuple[str, str, list[str]]]:
     ]
 
 
-def _found(identifier: str) -> Curated:
-    found = load_catalog().get(identifier)
+def _found(identifier: str) -> Known:
+    found = library().get(identifier)
     if found is None:
         raise NotFound("No record has this id.")
     return found
 
 
-def _moved(request: Request, found: Curated) -> Response:
+def _moved(request: Request, found: Known) -> Response:
     """To the address that the record has: its slug is part of it."""
-    address = link(request, record_path(found.record.id))
+    address = link(request, path_of(found))
     return RedirectResponse(address, 301, {"Cache-Control": PUBLIC})

@@ -16,9 +16,11 @@ from app.http.urls import link
 from app.lookup.service import match_text, search
 from app.pages.forms import read_pasted
 from app.pages.presenting import NOT_STORED, page, record_path, stored
+from catalog import current
+from catalog.current import library
 from catalog.families import FAMILIES
 from catalog.match import kind_of, redact
-from catalog.store import Filters, load_catalog
+from catalog.store import Filters
 from kernels.registry import operations
 
 router = APIRouter()
@@ -32,12 +34,12 @@ MOST_ECHOED = 2000
 
 @router.get("/")
 async def home(request: Request, q: str = "") -> Response:
-    if load_catalog().get(q.strip()):
+    if library().get(q.strip()):
         return RedirectResponse(link(request, record_path(q.strip())), 302, NOT_STORED)
     if not q.strip():
         return stored(request, "home.html", twin="/api/repos", text="", answer=None, **contents())
     query = urlencode({"q": q}, errors="replace")
-    worded = len(load_catalog().select(Filters(q=q)))
+    worded = library().select(Filters(q=q)).total
     return await _answer(request, q, f"/api/search?{query}", worded=worded, query=query)
 
 
@@ -78,10 +80,13 @@ def found_in(text: str) -> dict[str, Any]:
 @cache
 def contents() -> dict[str, Any]:
     """What the catalog holds, counted."""
-    catalog = load_catalog()
-    counts = Counter(found.record.background_tag for found in catalog.records)
+    known = library()
+    counts = Counter(found.record.background_tag for found in known.catalog.records)
     return {
-        "repositories": catalog.repositories(),
+        "repositories": known.repositories,
         "families": [(name, family, counts[name]) for name, family in FAMILIES.items() if counts[name]],
         "operations": list(operations().values()),
     }
+
+
+current.listen(contents.cache_clear)

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Request, Response
 
 from app.http.caching import Representation
 from app.http.urls import absolute
-from app.pages.presenting import record_path
+from app.lookup.service import path_of
 from app.pages.rendering import environment
-from catalog.store import load_catalog
+from catalog.current import library
 from kernels.registry import operations
 
 router = APIRouter()
@@ -32,4 +32,5 @@ def paths() -> Iterator[str]:
     """Operations first, should records ever be too many."""
     yield from ("/", "/operations")
     yield from (f"/operations/{name}" for name in operations())
-    yield from (record_path(found.record.id) for found in load_catalog().records)
+    # Curated records alone: what is read off a source has nothing in it that the source has not.
+    yield from (path_of(found) for found in library().catalog.records)

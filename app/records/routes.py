@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import cache
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, FastAPI, Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from app.errors import BadRequest, Fault, InvalidRequest, NotFound, described
 from app.http.caching import Representation, json_response
@@ -17,20 +19,28 @@ from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.operators import Readiness, probes
 from app.records import schemas, service
+from catalog import current
+from catalog.current import library
 from catalog.match.user_regex import BadPattern, TooCostly
 from catalog.record import schema
-from catalog.store import load_catalog
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Read the catalog and index it before the first request."""
-    catalog = load_catalog()
-    _ = catalog.matcher, catalog.dataset_version
-    probes(app)["catalog"] = lambda: Readiness(
-        ready=True, detail=f"{len(catalog.records)} records, {catalog.dataset_version}"
-    )
-    yield
+    """Read the records and snapshots, and index them, before the first request."""
+    reader = current.use(app.state.settings.data)
+    _ = reader.get().dataset_version
+    probes(app)["catalog"] = lambda: _catalog_state(reader)
+    try:
+        yield
+    finally:
+        current.use(None)
+
+
+def _catalog_state(reader: current.Current) -> Readiness:
+    known = reader.get()
+    parts = [f"{len(known.catalog.records)} curated records", f"{len(known.snapshots)} snapshots"]
+    return Readiness(ready=True, detail=", ".join([*parts, known.dataset_version, *reader.problems]))
 
 
 router = APIRouter(tags=["records"], lifespan=lifespan)
@@ -45,10 +55,11 @@ View = Annotated[Literal["full"] | None, Query(description="full: with the key `
     responses={**schemas.answer(schemas.LIST), **described(BadRequest, InvalidRequest)},
 )
 async def list_errors(request: Request, query: Annotated[schemas.RecordQuery, Query()]) -> Response:
-    catalog = load_catalog()
+    known = library()
     try:
-        found = catalog.select(query.filters)
-        shown, after = catalog.page(found, query.cursor, query.limit)
+        # A regular expression may be searched in a hundred thousand messages.
+        found = await run_in_threadpool(known.select, query.filters)
+        shown, after = known.page(found, query.cursor, query.limit)
     except BadPattern as error:
         raise BadRequest(
             f"regex: {error}.",
@@ -66,8 +77,8 @@ async def list_errors(request: Request, query: Annotated[schemas.RecordQuery, Qu
         headers["Link"] = f'<{absolute(request, "/api/errors")}?{following}>; rel="next"'
     body = {
         "errors": [service.summary(record) for record in shown],
-        "total": len(found),
-        "datasetVersion": catalog.dataset_version,
+        "total": found.total,
+        "datasetVersion": known.dataset_version,
     }
     return json_response(request, json_bytes(body), headers=headers)
 
@@ -92,13 +103,24 @@ async def one_error(request: Request, record_id: Identifier, view: View = None) 
     return _stored(record_id, "full" if view else "record").respond(request, vary="Accept")
 
 
+@router.get(
+    "/data/manifest.json",
+    summary="Snapshots that are served, with their checksums",
+    responses=schemas.answer(schemas.MANIFEST),
+)
+async def manifest(request: Request) -> Response:
+    known = library()
+    files = [asdict(held) for held in known.held]
+    return json_response(request, json_bytes({"files": files, "datasetVersion": known.dataset_version}))
+
+
 @router.get("/schema.json", summary="JSON Schema of a record", responses=schemas.answer({"type": "object"}))
 async def record_schema(request: Request) -> Response:
     return _schema().respond(request)
 
 
 def _stored(identifier: str, form: service.Form) -> Representation:
-    found = service.representation(load_catalog(), identifier, form)
+    found = service.representation(library(), identifier, form)
     if found is None:
         raise NotFound("No record has this id.")
     return found

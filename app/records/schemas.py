@@ -107,6 +107,29 @@ LIST: Mapping[str, Any] = {
 }
 
 
+MANIFEST: Mapping[str, Any] = {
+    "title": "Manifest",
+    "type": "object",
+    "required": ["files", "datasetVersion"],
+    "properties": {
+        "files": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    **{
+                        name: {"type": "string"}
+                        for name in ("path", "sha256", "package", "version", "repo", "made")
+                    },
+                    **{name: {"type": "integer"} for name in ("bytes", "records")},
+                },
+            },
+        },
+        "datasetVersion": _VERSION,
+    },
+}
+
+
 def answer(shape: Mapping[str, Any], media_type: str = "application/json") -> dict[int | str, dict[str, Any]]:
     """The `responses=` of a route whose answers have this JSON Schema."""
     return {200: {"description": "Found", "content": {media_type: {"schema": dict(shape)}}}}

@@ -7,40 +7,44 @@ from typing import Any, Literal
 
 from app.http.caching import JSON, Representation
 from app.http.text import json_bytes
-from catalog.load import Curated
-from catalog.markdown import markdown as written
-from catalog.store import Catalog
+from catalog import current
+from catalog.library import Known, Library
+from catalog.markdown import markdown
 
 MARKDOWN = "text/markdown; charset=utf-8"
 
 Form = Literal["record", "full", "markdown"]
 
 
-def document(catalog: Catalog, found: Curated, *, full: bool = False) -> dict[str, Any]:
+def document(library: Library, found: Known, *, full: bool = False) -> dict[str, Any]:
     """The body of GET /api/errors/{id}; `full` adds what is beyond the schema."""
     record = found.record.to_json()
     if full:
         record["x"] = found.x
-    return {"record": record, "datasetVersion": catalog.dataset_version}
-
-
-def markdown(catalog: Catalog, found: Curated) -> str:
-    """The body of GET /api/errors/{id}.md."""
-    return written(found)
+    return {"record": record, "datasetVersion": library.dataset_version}
 
 
 @lru_cache(maxsize=4096)
-def representation(catalog: Catalog, identifier: str, form: Form) -> Representation | None:
+def representation(library: Library, identifier: str, form: Form) -> Representation | None:
     """The bytes of one form of a record, kept with their digest; None where no record has the id."""
-    found = catalog.get(identifier)
+    found = library.get(identifier)
     if found is None:
         return None
     if form == "markdown":
-        return Representation(markdown(catalog, found).encode(), MARKDOWN)
-    return Representation(json_bytes(document(catalog, found, full=form == "full")), JSON)
+        return Representation(markdown(found).encode(), MARKDOWN)
+    return Representation(json_bytes(document(library, found, full=form == "full")), JSON)
 
 
-def summary(found: Curated) -> dict[str, Any]:
+# A representation is a library's: the old one's are not kept alive.
+current.listen(representation.cache_clear)
+
+
+def operations_of(found: Known) -> list[str]:
+    """The operations that make a check of the record."""
+    return list(dict.fromkeys(case.operation.name for case in found.fault.cases)) if found.fault else []
+
+
+def summary(found: Known) -> dict[str, Any]:
     """A record in a list."""
     record = found.record
     return {
@@ -56,5 +60,5 @@ def summary(found: Curated) -> dict[str, Any]:
         "lineNumber": record.line_number,
         "tags": list(record.tags),
         "backgroundTag": record.background_tag,
-        "operations": list(dict.fromkeys(case.operation.name for case in found.fault.cases)),
+        "operations": operations_of(found),
     }

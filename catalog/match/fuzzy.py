@@ -5,67 +5,85 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
 from itertools import islice
-from math import log
 from typing import Final
 
-from catalog.match.literals import Group
-from catalog.match.model import MATCH
+import numpy as np
 
-GRAM: Final = 5
-LONGEST: Final = 600
-"""Characters of a message that are compared."""
-COMMON: Final = 0.03
-"""A gram in a larger share of the templates tells nothing apart."""
+from catalog.match.literals import Group, Index
+from catalog.match.model import MATCH
+from catalog.match.prepared import GRAM, LONGEST, codes
+
 FULL: Final = 12
 """With fewer grams than this a likeness counts for proportionally less."""
 _CEILING: Final = MATCH - 0.01
 
 
-def grams(key: bytes) -> set[bytes]:
-    return {key[at : at + GRAM] for at in range(min(len(key), LONGEST) - GRAM + 1)}
-
-
 class Fuzzy:
-    def __init__(self, groups: Sequence[Group]) -> None:
-        self._groups = groups
-        postings: defaultdict[bytes, list[int]] = defaultdict(list)
-        for number, group in enumerate(groups):
-            for gram in set().union(*map(grams, group.keys)):
-                postings[gram].append(number)
-        most = max(24, COMMON * len(groups))
-        self._postings = {gram: numbers for gram, numbers in postings.items() if len(numbers) <= most}
-        self._weights = {gram: log(1 + len(groups) / len(at)) for gram, at in self._postings.items()}
-        self._totals = [0.0] * len(groups)
-        for gram, numbers in self._postings.items():
-            for number in numbers:
-                self._totals[number] += self._weights[gram]
+    """Compares messages with the groups of an index, by the grams that its parts have posted."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
 
     def search(self, key: bytes, limit: int) -> list[tuple[Group, float]]:
         """The likest groups, best first, each with its likeness in [0, MATCH).
 
         Half of it is how much of the template is there, half how much of what is known in the text belongs
         to it; what no template holds is a value, a path or prose and lowers it a little."""
-        wanted = grams(key)
-        known = wanted & self._postings.keys()
-        if not known:
-            # A word too short for a gram, or one that many templates share.
-            holding = (group for group in self._groups if any(key in literal for literal in group.keys))
-            return [(group, _CEILING / 2) for group in islice(holding, limit if key else 0)]
-        shared: dict[int, float] = defaultdict(float)
-        for gram in known:
-            for number in self._postings[gram]:
-                shared[number] += self._weights[gram]
-        asked = sum(self._weights[gram] for gram in known)
-        certainty = _CEILING * min(1.0, len(known) / FULL) * (0.8 + 0.2 * len(known) / len(wanted))
-        # Ranked by what is shared, with a small allowance for short templates.
-        best = sorted(shared, key=lambda number: (-shared[number] / self._totals[number] ** 0.35, number))
-        return [
-            (
-                self._groups[number],
-                certainty * (shared[number] / asked + shared[number] / self._totals[number]) / 2,
-            )
-            for number in best[:limit]
-        ]
+        wanted = np.unique(codes(np.frombuffer(key[:LONGEST], np.uint8), GRAM))
+        parts = [part.prepared for part in self._index.parts]
+        places = [np.searchsorted(part.gram, wanted) for part in parts]
+        count = np.zeros(len(wanted))
+        known = []
+        for part, place in zip(parts, places, strict=True):
+            at = np.minimum(place, len(part.gram) - 1)
+            there = part.gram[at] == wanted if len(part.gram) else np.zeros(len(wanted), bool)
+            known.append((at, there))
+            count[there] += (part.gram_start[at + 1].astype(np.int64) - part.gram_start[at])[there]
+        held = count > 0
+        if not held.any():
+            return self._holding(key, limit)
+        everything = sum(map(len, parts))
+        weight = np.log1p(everything / np.maximum(count, 1))
+        asked = float(weight[held].sum())
+        shown = int(held.sum())
+        certainty = _CEILING * min(1.0, shown / FULL) * (0.8 + 0.2 * shown / len(wanted))
+        best: dict[int, tuple[float, float]] = {}
+        first = 0
+        for part, (at, there) in zip(parts, known, strict=True):
+            if there.any():
+                begin, end = part.gram_start[at[there]], part.gram_start[at[there] + 1]
+                posted = np.concatenate(
+                    [part.posted[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
+                )
+                weights = np.repeat(weight[there], (end - begin).astype(np.int64))
+                shared = np.bincount(posted, weights=weights, minlength=len(part))
+                # A part weighs its grams by its own templates alone.
+                total = part.total + part.grams * np.log(everything / len(part))
+                # Ranked by what is shared, with a small allowance for short templates.
+                rank = shared / np.maximum(total, 1e-9) ** 0.35
+                few = np.argpartition(-rank, min(2 * limit, len(rank) - 1))[: 2 * limit]
+                for local in few[rank[few] > 0].tolist():
+                    number = int(self._index.number_of[first + local])
+                    like = (shared[local] / asked + shared[local] / total[local]) / 2
+                    best[number] = max(best.get(number, (0.0, 0.0)), (float(rank[local]), float(like)))
+            first += len(part)
+        ranked = sorted(best.items(), key=lambda item: (-item[1][0], item[0]))[:limit]
+        return [(self._index.group(number), min(_CEILING, certainty * like)) for number, (_, like) in ranked]
+
+    def _holding(self, key: bytes, limit: int) -> list[tuple[Group, float]]:
+        """For a word too short for a gram, or one that many templates share: the groups that have it."""
+        found = (number for number in self._with(key)) if key else iter(())
+        return [(self._index.group(number), _CEILING / 2) for number in islice(found, limit)]
+
+    def _with(self, key: bytes) -> list[int]:
+        numbers: dict[int, None] = {}
+        first = 0
+        for part in (part.prepared for part in self._index.parts):
+            at = part.keys.find(key)
+            while at >= 0 and len(numbers) < 1000:
+                local = int(np.searchsorted(part.key_start, at, side="right")) - 1
+                numbers[int(self._index.number_of[first + local])] = None
+                at = part.keys.find(key, int(part.key_start[local + 1]))
+            first += len(part)
+        return list(numbers)

@@ -5,21 +5,20 @@ Everything here happens in the key domain; places are indexes into a chunk's key
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from catalog.match.clean import Chunk
 from catalog.match.model import Entry
-from catalog.template import Template, key_of
+from catalog.match.parts import Part, merged
+from catalog.template import Template
 
-ANCHOR: Final = 24
-"""Longest anchor; longer ones find nothing more and cost memory."""
-SHORTEST: Final = 8
-"""A shorter literal is in every log; a template without a longer one is only tried on whole messages."""
 MAX_HOLE: Final = 2048
 """Longest value inside a message, in key characters; a last hole is bounded by the end of its message."""
 MAX_SHARED: Final = 64
@@ -28,8 +27,17 @@ MAX_TRIED: Final = 10_000
 """Anchors of one template that are verified in one text."""
 MAX_TRIED_ALL: Final = 40_000
 """Anchors of all templates that are verified in one text."""
+MOST_SIBLINGS: Final = 25
+"""Other records with the same text that are named."""
+CACHED: Final = 20_000
+"""Groups and anchors' owners that are kept once they were met."""
+LEAST: Final = 6
+"""Literal characters below which a text says nothing, whatever surrounds it."""
 _ALL: Final = -1
-_GRAM: Final = 6
+_LEAD: Final = 3
+
+Numbers = Any
+"""A numpy array, or one number of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +60,47 @@ class Member:
         return last[len(last.rstrip(" \"'`.")) :]
 
 
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a text is compared with: records of one repository, and of these parts alone; None for all."""
+
+    repo: str | None = None
+    parts: frozenset[int] | None = None
+
+
+EVERYTHING: Final = Scope()
+
+
 class Group:
     """The entries whose templates are the same in the key domain; they match together."""
 
-    def __init__(self, keys: tuple[bytes, ...], number: int) -> None:
+    def __init__(self, index: Index, number: int, keys: tuple[bytes, ...]) -> None:
         self.number = number
         self.keys = keys
         """Key of each segment; an empty one is passed over, its holes are separated later."""
-        self.members: list[Member] = []
         self.weight = sum(map(len, keys))
-        self.order = [index for index, literal in enumerate(keys) if literal]
+        self.order = [at for at, literal in enumerate(keys) if literal]
+        self._index = index
+        self._members: dict[frozenset[int] | None, list[Member]] = {}
 
-    def within(self, repo: str | None) -> list[Member]:
-        """The members of a repository, all when none is asked for."""
-        return [member for member in self.members if repo in (None, member.entry.repo)]
+    @property
+    def members(self) -> list[Member]:
+        """All of them, each record once."""
+        return self._of(None)
+
+    def within(self, scope: Scope) -> list[Member]:
+        """The members that are asked for."""
+        members = self._of(scope.parts)
+        if scope.repo is None:
+            return members
+        return [member for member in members if member.entry.repo == scope.repo]
+
+    def _of(self, parts: frozenset[int] | None) -> list[Member]:
+        if parts not in self._members:
+            self._members[parts] = [
+                Member(entry, entry.template) for entry in merged(self._index.entries(self.number, parts))
+            ]
+        return self._members[parts]
 
     @property
     def leading_hole(self) -> bool:
@@ -112,63 +147,126 @@ class Found:
 
 
 class _Automaton:
-    """Anchors and what they belong to: (group, segment, offset of the anchor in that segment)."""
+    """Anchors and what they belong to: (group, segment, offset of the anchor in that segment).
 
-    def __init__(self, anchors: dict[bytes, list[tuple[Group, int, int]]]) -> None:
-        self.owners = list(anchors.values())
-        self._automaton = BytesAhoCorasick(list(anchors), implementation=Implementation.ContiguousNFA)
+    Owners lie in flat arrays, since most are never met; `start[i]` is where anchor i's begin.
+    """
+
+    def __init__(self, anchors: Sequence[bytes], start: Numbers, owners: Sequence[Numbers]) -> None:
+        self._start = array("q", start.astype(np.int64).tobytes())
+        self._owners = [array("q", part.astype(np.int64).tobytes()) for part in owners]
+        self._met: dict[int, list[tuple[int, int, int]]] = {}
+        self._automaton = (
+            BytesAhoCorasick(anchors, implementation=Implementation.ContiguousNFA) if anchors else None
+        )
 
     def scan(self, key: bytes) -> list[tuple[int, int, int]]:
         # Overlapping, since one anchor may lie inside another.
-        return self._automaton.find_matches_as_indexes(key, overlapping=True) if self.owners else []
+        return self._automaton.find_matches_as_indexes(key, overlapping=True) if self._automaton else []
+
+    def owners(self, anchor: int) -> list[tuple[int, int, int]]:
+        if (found := self._met.get(anchor)) is None:
+            begin, end = self._start[anchor], self._start[anchor + 1]
+            found = list(zip(*(part[begin:end] for part in self._owners), strict=True))
+            if len(self._met) >= CACHED:
+                self._met = {}
+            self._met[anchor] = found
+        return found
 
 
 class Index:
-    """All groups and their anchors. `short` texts use both anchors of a template, logs the rare one only."""
+    """All parts' groups and their anchors. Short texts use both anchors of a template, logs the rare one.
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        groups: dict[tuple[bytes, ...], Group] = {}
-        for entry in entries:
-            template = Template.parse(entry.message)
-            keys = [key_of(segment) for segment in template.segments]
-            # A full stop at the end is often lost; nothing depends on it.
-            keys[-1] = keys[-1].rstrip(b".")
-            group = groups.setdefault(tuple(keys), Group(tuple(keys), len(groups)))
-            group.members.append(Member(entry, template))
-        self.groups = [group for group in groups.values() if group.weight]
-        self.weak = [group for group in self.groups if max(map(len, group.keys)) < SHORTEST]
-        rare, heads = self._anchors()
-        self._rare = _Automaton(rare)
-        both = {anchor: list(owners) for anchor, owners in rare.items()}
-        for anchor, owners in heads.items():
-            if len(owners) <= MAX_SHARED:
-                both.setdefault(anchor, []).extend(
-                    owner for owner in owners if owner not in both.get(anchor, ())
-                )
-        self._both = _Automaton(both)
+    Groups of several parts with one key are one group: versions of a package share most of theirs.
+    """
 
-    def _anchors(
-        self,
-    ) -> tuple[dict[bytes, list[tuple[Group, int, int]]], dict[bytes, list[tuple[Group, int, int]]]]:
-        frequency = Counter(
-            gram for group in self.groups for literal in group.keys for gram in set(_grams(literal))
-        )
-        rare: dict[bytes, list[tuple[Group, int, int]]] = {}
-        heads: dict[bytes, list[tuple[Group, int, int]]] = {}
-        for group in self.groups:
-            long = [index for index in group.order if len(group.keys[index]) >= SHORTEST]
-            if not long:
-                continue
-            # The rarest 6-gram bounds how often the window around it can occur elsewhere.
-            _, index, at = min(
-                (frequency[gram], index, at)
-                for index in long
-                for at, gram in enumerate(_grams(group.keys[index]))
-            )
-            start = max(0, min(at - (ANCHOR - _GRAM) // 2, len(group.keys[index]) - ANCHOR))
-            rare.setdefault(group.keys[index][start : start + ANCHOR], []).append((group, index, start))
-            heads.setdefault(group.keys[long[0]][:ANCHOR], []).append((group, long[0], 0))
-        return rare, heads
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+        self._first_of = np.concatenate([[0], np.cumsum([len(part.prepared) for part in parts])])
+        digest = np.concatenate([part.prepared.digest for part in parts]) if parts else np.empty(0, np.uint64)
+        if len(parts) == 1:
+            self.number_of = np.arange(len(digest))
+            self._locals = self.number_of
+            self._starts = np.arange(len(digest) + 1)
+        else:
+            _, self.number_of = np.unique(digest, return_inverse=True)
+            self._locals = np.argsort(self.number_of, kind="stable")
+            counts = np.bincount(self.number_of)
+            self._starts = np.concatenate([[0], np.cumsum(counts)])
+        self._groups: dict[int, Group] = {}
+        self._rare = self._automaton("rare", None)
+        self._heads = self._automaton("head", MAX_SHARED)
+        self._weak = self._by_lead()
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def group(self, number: int) -> Group:
+        """A group by its number."""
+        if (group := self._groups.get(number)) is None:
+            part, local = self._place(int(self._locals[self._starts[number]]))
+            keys = tuple(self.parts[part].prepared.key(local)[:-1].split(b"\x00"))
+            group = Group(self, number, keys)
+            if len(self._groups) >= CACHED:
+                self._groups = {}
+            self._groups[number] = group
+        return group
+
+    def entries(self, number: int, parts: frozenset[int] | None) -> Iterator[Entry]:
+        """The entries of a group, in the order of the parts."""
+        for at in self._locals[self._starts[number] : self._starts[number + 1]]:
+            part, local = self._place(int(at))
+            if parts is None or part in parts:
+                yield from self.parts[part].entries(self.parts[part].prepared.entries(local))
+
+    def _place(self, at: int) -> tuple[int, int]:
+        part = int(np.searchsorted(self._first_of, at, side="right")) - 1
+        return part, at - int(self._first_of[part])
+
+    def _automaton(self, kind: str, most: int | None) -> _Automaton:
+        """All parts' anchors of a kind; a group that several parts have is anchored by the first of them."""
+        anchors: list[bytes] = []
+        columns: list[list[Numbers]] = [[], [], []]
+        for part, first in zip(self.parts, self._first_of, strict=False):
+            known = part.prepared
+            at, size = getattr(known, f"{kind}_at"), getattr(known, f"{kind}_size")
+            group = getattr(known, f"{kind}_group")
+            number = self.number_of[first + group]
+            own = self._locals[self._starts[number]] == first + group
+            offset = known.rare_offset if kind == "rare" else np.zeros(len(at), np.int64)
+            keys = known.keys
+            begins, ends = at[own].tolist(), (at[own] + size[own]).tolist()
+            anchors += [keys[begin:end] for begin, end in zip(begins, ends, strict=True)]
+            for column, values in zip(
+                columns, (number, getattr(known, f"{kind}_segment"), offset), strict=True
+            ):
+                column.append(values[own])
+        numbers: dict[bytes, int] = {}
+        which = np.fromiter((numbers.setdefault(anchor, len(numbers)) for anchor in anchors), np.int64)
+        counts = np.bincount(which, minlength=len(numbers))
+        order = np.argsort(which, kind="stable")
+        owners = [np.concatenate(column)[order] if column else which for column in columns]
+        unique = list(numbers)
+        if most is not None and (counts > most).any():
+            kept = counts <= most
+            owners = [column[np.repeat(kept, counts)] for column in owners]
+            unique = [anchor for anchor, keep in zip(unique, kept.tolist(), strict=True) if keep]
+            counts = counts[kept]
+        return _Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners)
+
+    def _by_lead(self) -> dict[tuple[bool, bytes], list[int]]:
+        """Groups without a long literal: by how their message begins, else by how it ends."""
+        anchored = np.zeros(len(self), bool)
+        for part, first in zip(self.parts, self._first_of, strict=False):
+            anchored[self.number_of[first + part.prepared.rare_group]] = True
+        leads: dict[tuple[bool, bytes], list[int]] = {}
+        for number in np.flatnonzero(~anchored).tolist():
+            at, local = self._place(int(self._locals[self._starts[number]]))
+            keys = self.parts[at].prepared.key(local)[:-1].split(b"\x00")
+            if sum(map(len, keys)) >= LEAST:
+                lead = (True, keys[0][:_LEAD]) if keys[0] else (False, keys[-1][-_LEAD:])
+                leads.setdefault(lead, []).append(number)
+        return leads
 
     def promising(self, key: bytes) -> bool:
         return bool(self._rare.scan(key))
@@ -178,25 +276,26 @@ class Index:
 
         `tried` counts the anchors verified per group over all chunks of a text; beyond MAX_TRIED a group is
         no longer looked for, so that a flood of one costs little and does not hide the others."""
-        automaton = self._both if short else self._rare
         key = chunk.key
         seen: dict[int, int] = {}
-        for pattern, start, _ in automaton.scan(key):
-            for group, segment, offset in automaton.owners[pattern]:
-                at = start - offset
-                if at < seen.get(group.number, 0):
-                    continue
-                tried[group.number] += 1
-                if tried[group.number] > MAX_TRIED:
-                    continue
-                tried[_ALL] += 1
-                if tried[_ALL] > MAX_TRIED_ALL:
-                    return
-                places = group.locate(key, segment, at)
-                if places is None or places[0][0] < seen.get(group.number, 0):
-                    continue
-                seen[group.number] = places[-1][1]
-                yield Found(group, places)
+        for automaton in (self._rare, self._heads) if short else (self._rare,):
+            for anchor, start, _ in automaton.scan(key):
+                for number, segment, offset in automaton.owners(anchor):
+                    at = start - offset
+                    if at < seen.get(number, 0):
+                        continue
+                    tried[number] += 1
+                    if tried[number] > MAX_TRIED:
+                        continue
+                    tried[_ALL] += 1
+                    if tried[_ALL] > MAX_TRIED_ALL:
+                        return
+                    group = self.group(number)
+                    places = group.locate(key, segment, at)
+                    if places is None or places[0][0] < seen.get(number, 0):
+                        continue
+                    seen[number] = places[-1][1]
+                    yield Found(group, places)
 
     @staticmethod
     def exhausted(tried: Counter[int]) -> bool:
@@ -207,7 +306,14 @@ class Index:
 
     def whole(self, key: bytes) -> Iterator[Found]:
         """The templates without a long literal that are the whole of a message's key."""
-        for group in self.weak:
+        candidates = [
+            number
+            for size in range(_LEAD + 1)
+            for lead in ((True, key[:size]), (False, key[len(key) - size :]))
+            for number in self._weak.get(lead, ())
+        ]
+        for number in dict.fromkeys(candidates):
+            group = self.group(number)
             places, end = [], 0
             for index in group.order:
                 start = key.find(group.keys[index], end)
@@ -224,8 +330,5 @@ class Index:
 
 def siblings(group: Group, member: Member) -> tuple[str, ...]:
     """The other records with a member's text."""
-    return tuple(other.entry.record_id for other in group.members if other is not member)
-
-
-def _grams(literal: bytes) -> Sequence[bytes]:
-    return [literal[at : at + _GRAM] for at in range(len(literal) - _GRAM + 1)]
+    others = (other.entry.record_id for other in group.members)
+    return tuple(other for other in others if other != member.entry.record_id)[:MOST_SIBLINGS]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Self
 
 from catalog.match import context
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
-from catalog.match.literals import Index, siblings
+from catalog.match.literals import Index, Scope, siblings
 from catalog.match.model import MATCH, Candidate, Entry, Match, Report
+from catalog.match.parts import InMemory, Part
 from catalog.match.sites import Sites
+from catalog.match.versions import Versions
 from catalog.match.work import Work
 from catalog.template import key_of
 
@@ -21,21 +23,44 @@ class Matcher:
     """All entries, indexed: building it is the expensive part. It never changes; threads may share it."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
-        given = list(entries)
-        self.index = Index(entry for entry in given if not entry.textless and entry.message)
-        self.sites = Sites(entry for entry in given if entry.textless or not entry.message)
-        self.fuzzy = Fuzzy(self.index.groups)
-        self.codes: dict[str, list[Entry]] = {}
-        for entry in given:
-            if entry.code:
-                self.codes.setdefault(entry.code.casefold(), []).append(entry)
+        self._prepare([InMemory(entries)])
 
-    def match(self, text: str | bytes, *, repo: str | None = None, limit: int = 25) -> Report:
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Self:
+        """A matcher of parts that are prepared already."""
+        matcher = cls.__new__(cls)
+        matcher._prepare(parts)
+        return matcher
+
+    def _prepare(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.index = Index(self.parts)
+        self.sites = Sites(self.parts)
+        self.fuzzy = Fuzzy(self.index)
+        self._versions = Versions(self.parts)
+        self.has_codes = any(part.codes for part in self.parts)
+
+    def coded(self, code: str) -> list[Entry]:
+        """The entries of an error code."""
+        return [entry for part in self.parts for entry in part.codes.get(code.casefold(), ())]
+
+    def match(
+        self,
+        text: str | bytes,
+        *,
+        repo: str | None = None,
+        packages: Mapping[str, str] | None = None,
+        limit: int = 25,
+    ) -> Report:
         """The records of all errors in a text: a line, a traceback or a whole log, however it was pasted.
 
         Matches come first, causes before what wraps them, then by score. Bytes may be no UTF-8; the spans
-        then count each undecodable byte as one character."""
-        work = Work(self, Pasted(text, self._promising), repo)
+        then count each undecodable byte as one character.
+
+        Of a package that several versions are known of, the one in `packages`, else one that the text names,
+        is looked into alone."""
+        pasted = Pasted(text, self._promising)
+        work = Work(self, pasted, self._versions.scope(pasted.text, packages or {}, repo))
         found = [*work.patterns(), *work.named_sites(), *work.codes()]
         if not any(match.score >= MATCH for match in found):
             found += work.guesses(found)
@@ -56,16 +81,16 @@ class Matcher:
     def search(self, query: str, *, repo: str | None = None, limit: int = 5) -> list[Candidate]:
         """The records a short query means: an error code, a message, or words of one."""
         best: dict[str, Candidate] = {}
-        for entry in self.codes.get(query.strip().casefold(), ()):
+        for entry in self.coded(query.strip()):
             if repo in (None, entry.repo):
                 best[entry.record_id] = Candidate(entry.record_id, "exact-code", 1.0, (), None, ())
-        for match in Work(self, Pasted(query, self._promising), repo).patterns():
+        for match in Work(self, Pasted(query, self._promising), Scope(repo)).patterns():
             found = Candidate(
                 match.record_id, match.match_type, match.score, match.captures, match.site, match.siblings
             )
             best.setdefault(match.record_id, found)
         for group, score in self.fuzzy.search(key_of(query), 2 * limit):
-            for member in group.within(repo):
+            for member in group.within(Scope(repo)):
                 like = Candidate(
                     member.entry.record_id, "fuzzy", round(score, 4), (), None, siblings(group, member)
                 )

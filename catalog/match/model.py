@@ -38,7 +38,9 @@ class Entry:
 
     `message` is upstream's template; with `launcher` the compiled launcher prints `Failed at {file}:{line}:
     ` (or its two-line form) before it; with `textless` it is a source expression, found by its site only.
-    `hole_kinds` has one of `catalog.template.KINDS` per hole."""
+    `hole_kinds` has one of `catalog.template.KINDS` per hole. A `quiet` record is a log line below error
+    level: true, and no match. `versions` are those of a scanned package that raise it; `cut` is the template
+    where parsing the message again would not do."""
 
     record_id: str
     repo: str
@@ -49,10 +51,18 @@ class Entry:
     hole_kinds: tuple[str, ...]
     launcher: bool = False
     textless: bool = False
+    quiet: bool = False
+    versions: tuple[str, ...] = ()
+    cut: Template | None = None
 
     def __post_init__(self) -> None:
-        if not self.textless and len(self.hole_kinds) != len(Template.parse(self.message).holes):
+        if not self.textless and len(self.hole_kinds) != len(self.template.holes):
             raise ValueError(f"record {self.record_id}: {len(self.hole_kinds)} kinds for {self.message!r}")
+
+    @property
+    def template(self) -> Template:
+        """The message cut at its holes."""
+        return self.cut or Template.parse(self.message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from catalog.match import context
 from catalog.match.clean import Pasted, key
 from catalog.match.context import Raised
 from catalog.match.extent import REPEATED, Extent
-from catalog.match.fuzzy import GRAM
+from catalog.match.prepared import GRAM
 
 VARIANTS: Final = 8
 """Different values of one message that are told apart; the rest is dropped and said to be."""

@@ -11,14 +11,14 @@ from typing import Final
 
 from catalog.match.context import Frame, Head
 from catalog.match.extent import Extent
-from catalog.match.literals import Member
+from catalog.match.literals import LEAST, Member
 from catalog.match.model import MATCH, POSSIBLE, Site
 
 ENOUGH: Final = 20
 SOME: Final = 12
-LEAST: Final = 6
-"""Literal characters for a match, for a possible one, and below which a text says nothing whatever
-surrounds it."""
+"""Literal characters for a match, and for a possible one; below LEAST nothing counts."""
+QUIET: Final = MATCH - 0.01
+"""The most a log line below error level can be worth."""
 FULL_PATH: Final = 3
 """So many path components from the end make a path its site's; fewer are shared by many files."""
 
@@ -122,6 +122,9 @@ def judge(
         score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, max(0.0, strength - SOME) / ENOUGH)
     else:
         score = POSSIBLE * 0.9 * min(1.0, max(0.0, strength) / ENOUGH)
+    if entry.quiet:
+        score = min(score, QUIET)
+        evidence.append("a log line below error level")
     return Verdict(score, found[0] if found else _only(entry.sites), tuple(evidence))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -10,7 +10,9 @@ from typing import Final
 from catalog.match import context
 from catalog.match.clean import REACH, Pasted, key
 from catalog.match.context import Frame, Raised
+from catalog.match.literals import Scope
 from catalog.match.model import Entry, Site
+from catalog.match.parts import Part, merged
 from catalog.match.score import suffix
 from catalog.template import key_of
 
@@ -46,20 +48,14 @@ class Named:
 class Sites:
     """The sites of records without text, by file name."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
-        self._known: dict[str, list[Known]] = {}
-        for entry in entries:
-            for site in entry.sites:
-                known = Known(entry, site, key_of(entry.message))
-                self._known.setdefault(site.path.rpartition("/")[2], []).append(known)
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
 
-    def named(self, pasted: Pasted, raised: Sequence[Raised]) -> Iterator[Named]:
+    def named(self, pasted: Pasted, raised: Sequence[Raised], scope: Scope) -> Iterator[Named]:
         """The sites that launcher messages without text name, and those where bare exceptions were raised."""
-        if not self._known:
-            return
         for region in pasted.regions:
             for start, end, frame in islice(context.places(pasted.data, *region), MOST):
-                for known in self._in_file(frame):
+                for known in self._in_file(frame, scope):
                     exact = frame.line in known.site.lines
                     why = (
                         "the launcher names its line"
@@ -73,14 +69,14 @@ class Sites:
             message = pasted.data[bare.message : bare.end].strip(b"\x00\x01 \t\r\n")
             # pytest prints a bare assertion with its values.
             if not message or message.startswith(b"assert "):
-                yield from self._ended_at(pasted, bare)
+                yield from self._ended_at(pasted, bare, scope)
 
-    def _ended_at(self, pasted: Pasted, bare: Raised) -> Iterator[Named]:
+    def _ended_at(self, pasted: Pasted, bare: Raised, scope: Scope) -> Iterator[Named]:
         innermost = context.frames_above(pasted.data, bare.start)[:1]
         innermost += context.frames_below(pasted.data, bare.end)[:1]
         printed = key(pasted.data[max(0, bare.start - REACH) : bare.start])
         for frame in innermost:
-            for known in self._in_file(frame):
+            for known in self._in_file(frame, scope):
                 if known.site.exception.rpartition(".")[2] != bare.exception.rpartition(".")[2]:
                     continue
                 if frame.line in known.site.lines:
@@ -91,9 +87,22 @@ class Sites:
                     continue
                 yield Named(known, bare.start, bare.end, frame.line, score, f"{why}: {frame.place}")
 
-    def _in_file(self, frame: Frame) -> list[Known]:
+    def _in_file(self, frame: Frame, scope: Scope) -> list[Known]:
         """The sites of the file a frame names; those of its line alone when it is known."""
-        named = self._known.get(frame.path.rpartition("/")[2], [])
+        name = frame.path.rpartition("/")[2]
+        entries = merged(
+            entry
+            for number, part in enumerate(self._parts)
+            if scope.parts is None or number in scope.parts
+            for entry in part.wordless(name)
+        )
+        named = [
+            Known(entry, site, key_of(entry.message))
+            for entry in entries
+            if scope.repo in (None, entry.repo)
+            for site in entry.sites
+            if site.path.endswith(name)
+        ]
         depth = max((suffix(known.site.path, frame.path) for known in named), default=0)
         named = [known for known in named if suffix(known.site.path, frame.path) == depth]
         return [known for known in named if frame.line in known.site.lines] or named

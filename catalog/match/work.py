@@ -13,10 +13,10 @@ from catalog.match import context
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
-from catalog.match.fuzzy import GRAM
-from catalog.match.literals import Index, siblings
+from catalog.match.literals import Index, Scope, siblings
 from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import Occurrence, Tally, mark_wrappers, raised_before, together
+from catalog.match.prepared import GRAM
 from catalog.match.redact import SHOWN, redact
 from catalog.match.score import judge
 from catalog.match.sites import Named
@@ -40,10 +40,11 @@ _TRIM: Final = b"\x00\x01 \t\r\n"
 class Work:
     """What is found out about one pasted text."""
 
-    def __init__(self, matcher: Matcher, pasted: Pasted, repo: str | None) -> None:
+    def __init__(self, matcher: Matcher, pasted: Pasted, scope: Scope) -> None:
         self.matcher = matcher
         self.pasted = pasted
-        self.repo = repo
+        self.scope = scope
+        self.repo = scope.repo
         self.truncated = False
         self.covered: list[tuple[int, int]] = []
         """Where something at least possible was found."""
@@ -87,7 +88,7 @@ class Work:
     def _judged(self, occurrence: Occurrence) -> Iterator[Match]:
         place = occurrence.extent
         group = place.found.group
-        members = group.within(self.repo)
+        members = group.within(self.scope)
         raised = raised_before(self.raised, place.start + 1)
         if raised is not None and place.start <= raised.end and self._is_own(raised):
             # A KeyError prints nothing but a key, unless a package raises one with a sentence of its own.
@@ -154,7 +155,7 @@ class Work:
     def named_sites(self) -> list[Match]:
         """Records of sites that print no text, each named line once."""
         places: dict[tuple[str, int], tuple[Named, Tally]] = {}
-        for named in self.matcher.sites.named(self.pasted, self.raised):
+        for named in self.matcher.sites.named(self.pasted, self.raised, self.scope):
             if self.repo in (None, named.known.entry.repo):
                 self.covered.append((named.start, named.end))
                 _, tally = places.setdefault((named.known.entry.record_id, named.line), (named, Tally()))
@@ -176,13 +177,12 @@ class Work:
 
     def codes(self) -> list[Match]:
         """Records whose error code stands in a short text."""
-        codes = self.matcher.codes
-        if not codes or len(self.pasted.text) > SHORT * 2:
+        if not self.matcher.has_codes or len(self.pasted.text) > SHORT * 2:
             return []
         return [
             self._match(entry, "exact-code", 0.95, word.span(), ("the error code",))
             for word in _WORD.finditer(self.pasted.text)
-            for entry in codes.get(word[0].casefold(), ())
+            for entry in self.matcher.coded(word[0])
             if self.repo in (None, entry.repo)
         ]
 
@@ -200,7 +200,7 @@ class Work:
             # A message too short for one gram is like any record: a query may ask for those, a paste not.
             guesses = self.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
             for group, score in guesses:
-                for member in group.within(self.repo) if score >= LEAST_LIKE else ():
+                for member in group.within(self.scope) if score >= LEAST_LIKE else ():
                     if member.entry.record_id in known:
                         continue
                     known.add(member.entry.record_id)

@@ -13,7 +13,7 @@ from tree_sitter import Language, Node, Parser, Query, QueryCursor
 from catalog.scan.expressions import percent
 from catalog.scan.macros import THROWN, Macro, Macros
 from catalog.scan.model import Found, Parts, Scanned
-from catalog.scan.source import LONGEST, snippet
+from catalog.scan.source import LONGEST, shown, snippet
 from kernels.message import Hole
 
 _QUERY: Final = """
@@ -41,11 +41,13 @@ def scan(path: str, data: bytes, macros: Macros) -> Scanned:
     parser, query = _tools()
     tree = parser.parse(data)
     sites = sorted(_sites(tree.root_node, query, macros), key=lambda site: site.line)
-    lines = data.split(b"\n")
+    lines = data.removesuffix(b"\n").split(b"\n")
+    snippets = tuple(snippet(len(lines), site.line, site.end_line) for site in sites)
     return Scanned(
         path,
         tuple(sites),
-        snippets=tuple(snippet(lines, site.line, site.end_line) for site in sites),
+        snippets=snippets,
+        code=shown(lines, snippets),
         language="cpp",
     )
 

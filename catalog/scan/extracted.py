@@ -34,7 +34,7 @@ class RaiseSite:
 class Extracted:
     """One record. `template` is None for a statement without a text; `message` is then its source.
 
-    `snippet` is (first line, last line, zlib-compressed lines) around the first site.
+    `snippet` is the first and the last line to show around the first site.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Extracted:
     level: Level
     http_status: int | None
     sites: tuple[RaiseSite, ...]
-    snippet: tuple[int, int, bytes]
+    snippet: tuple[int, int]
 
 
 def records(repo: str, scanned: Iterable[Scanned]) -> Iterator[Extracted]:
@@ -84,7 +84,7 @@ class _Draft:
     error_class: str
     first: Found
     sites: list[RaiseSite]
-    snippet: tuple[int, int, bytes]
+    snippet: tuple[int, int]
 
 
 def _of_file(repo: str, file: Scanned, definitions: Definitions) -> list[_Draft]:

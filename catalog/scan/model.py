@@ -71,8 +71,10 @@ class Scanned:
     classes: tuple[Builder, ...] = ()
     helpers: tuple[Builder, ...] = ()
     calls: tuple[Found, ...] = ()
-    snippets: tuple[tuple[int, int, bytes], ...] = ()
-    """Per site, then per call: first line, last line, zlib-compressed lines."""
+    snippets: tuple[tuple[int, int], ...] = ()
+    """Per site, then per call: the first and the last line to show."""
+    code: bytes = b""
+    """Those lines at their places, compressed."""
     language: Literal["python", "cpp"] = "python"
 
 

@@ -12,7 +12,7 @@ from catalog.scan.builders import class_builder, helper_builders
 from catalog.scan.calls import may_raise, reported
 from catalog.scan.expressions import MOST, Reader, percent
 from catalog.scan.model import Argument, Builder, Found, Kind, Level, Parts, Scanned, literal_length
-from catalog.scan.source import Source, dotted, snippet
+from catalog.scan.source import Source, dotted, shown, snippet
 
 LEAST_SAID: Final = 8
 """Literal characters that make an argument of a helper a message."""
@@ -44,15 +44,16 @@ def scan(path: str, data: bytes) -> Scanned:
     found.block(tree.body, {}, Place())
     helpers = {helper.name for helper in found.helpers}
     calls = [call for call in found.calls if call.exception in helpers or call.kind == "raise"]
-    lines = source.text.encode().split(b"\n")
-    reports = [*found.sites, *calls]
+    lines = source.text.encode().removesuffix(b"\n").split(b"\n")
+    snippets = tuple(snippet(len(lines), site.line, site.end_line) for site in (*found.sites, *calls))
     return Scanned(
         path,
         tuple(found.sites),
         tuple(found.classes),
         tuple(found.helpers),
         tuple(calls),
-        tuple(snippet(lines, site.line, site.end_line) for site in reports),
+        snippets,
+        shown(lines, snippets),
     )
 
 

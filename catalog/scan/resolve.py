@@ -9,7 +9,7 @@ from dataclasses import replace
 from catalog.scan.model import Argument, Builder, Found, Kind, Parts, Scanned, literal_length
 from kernels.message import Hole
 
-Snippet = tuple[int, int, bytes]
+Snippet = tuple[int, int]
 
 
 class Definitions:

@@ -6,7 +6,7 @@ import ast
 import io
 import tokenize
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from kernels.message import Hole
@@ -51,11 +51,18 @@ class Source:
         return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def snippet(lines: list[bytes], line: int, end_line: int) -> tuple[int, int, bytes]:
-    """First and last line around a site, at most MOST_LINES, and those lines compressed."""
+def snippet(lines: int, line: int, end_line: int) -> tuple[int, int]:
+    """First and last line of what is shown around a site, at most MOST_LINES."""
     first = max(1, line - AROUND)
-    last = min(len(lines), max(end_line, line + AROUND), first + MOST_LINES - 1)
-    return first, last, zlib.compress(b"\n".join(lines[first - 1 : last]), 1)
+    return first, min(lines, max(end_line, line + AROUND), first + MOST_LINES - 1)
+
+
+def shown(lines: Sequence[bytes], snippets: Iterable[tuple[int, int]]) -> bytes:
+    """The lines of all snippets of a file, compressed together; those between them are left empty."""
+    kept = [b""] * len(lines)
+    for first, last in snippets:
+        kept[first - 1 : last] = lines[first - 1 : last]
+    return zlib.compress(b"\n".join(kept), 3)
 
 
 def dotted(node: ast.expr) -> str:

@@ -1,0 +1,107 @@
+"""`faultbook index`: the errors of any package, read from its sources."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from app.http.text import json_bytes
+from app.settings import SettingsError, load
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+OK, NEGATIVE, USAGE = 0, 1, 2
+SHOWN = 20
+"""Unreadable files that are named; `--json` names all."""
+
+
+def index(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET…",
+            help="An installed package's name, a folder, a wheel or source archive, or a requirement such as "
+            "sglang==0.5.23, whose wheel is fetched without its dependencies. Nothing of it is run.",
+        ),
+    ],
+    upstream: Annotated[
+        str | None,
+        typer.Option(metavar="OWNER/REPO", help="Public repository that a fork's records belong to."),
+    ] = None,
+    macro: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[:CONDITIONS]", help="A further C++ macro that reports errors."),
+    ] = None,
+    code: Annotated[bool, typer.Option(help="Keep the lines around each place, in this index alone.")] = True,
+    jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; default: all cores.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Read the errors that packages raise from their sources, so that they are found too."""
+    from catalog.scan.macros import MACROS, Macros, parse_macro
+    from catalog.scan.targets import TargetError
+    from catalog.snapshots.index import index as make
+    from catalog.snapshots.shelf import Shelf
+
+    try:
+        shelf = Shelf(load().data)
+        macros = Macros((*MACROS, *map(parse_macro, macro or ())))
+    except (SettingsError, ValueError) as error:
+        err.print(f"faultbook: {escape(str(error))}")
+        raise typer.Exit(USAGE) from None
+    failed = False
+    answers = []
+    for target in targets:
+        with Progress(
+            TextColumn(escape(target[:60])),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=err,
+        ) as bar:
+            task = bar.add_task("", total=None)
+            try:
+                made = make(
+                    shelf,
+                    target,
+                    upstream=upstream,
+                    macros=macros,
+                    code=code,
+                    processes=jobs,
+                    progress=lambda at, bar=bar, task=task: bar.update(
+                        task, completed=at.done, total=at.total
+                    ),  # type: ignore[misc]
+                )
+            except (TargetError, OSError) as error:
+                failed = True
+                err.print(f"faultbook: {escape(str(error))}")
+                continue
+        answers.append(
+            {
+                **asdict(made.held),
+                "files": made.files,
+                "pythonSites": made.python_sites,
+                "cppSites": made.cpp_sites,
+                "unreadable": [asdict(item) for item in made.unreadable],
+                "seconds": round(made.seconds, 2),
+            }
+        )
+        for item in made.unreadable[:SHOWN]:
+            err.print(f"not read: {escape(item.path)}: {escape(item.reason)}")
+        if len(made.unreadable) > SHOWN:
+            err.print(f"not read: {len(made.unreadable) - SHOWN} more files; --json names them")
+        if not as_json:
+            held = made.held
+            out.print(
+                f"{escape(held.package)} {escape(held.version)}: {held.records} records of {held.repo}, "
+                f"{made.python_sites} Python and {made.cpp_sites} C++ sites in {made.files} files, "
+                f"{len(made.unreadable)} not read, {made.seconds:.1f} s"
+            )
+    if as_json:
+        typer.echo(json_bytes({"snapshots": answers}).decode())
+    raise typer.Exit(NEGATIVE if failed else OK)

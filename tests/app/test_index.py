@@ -1,0 +1,110 @@
+"""`faultbook index`, and what the service makes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.main import create_app
+from app.settings import Settings
+
+CODE = """
+def charge(x):
+    if x > 3:
+        raise ValueError(f"the flux capacitor of {x.name!r} holds {x.size} units")
+    logger.warning("the flux capacitor of %s is getting warm", x)
+    assert x.shape[0] % 16 == 0
+"""
+TEXT = "ValueError: the flux capacitor of 'a' holds 7 units"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    source = folder / "delorean"
+    source.mkdir()
+    (source / "engine.py").write_text(CODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAULTBOOK_DATA", str(folder))
+        done = CliRunner().invoke(cli, ["index", str(source), "--upstream", "brown/delorean", "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    assert "3 records of brown/delorean" in done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(data: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(Settings(data=data, workers=0))) as client:
+        yield client
+
+
+def test_a_scanned_record_is_found_and_served(served: TestClient) -> None:
+    answer = served.post("/api/match", content=TEXT, headers={"Content-Type": "text/plain"}).json()
+    [found] = answer["matches"]
+    assert answer["hasMatch"]
+    assert (found["repo"], found["operation"], found["spec"]) == ("brown/delorean", None, None)
+    assert [(item["name"], item["value"]) for item in found["captures"]] == [("x.name", "a"), ("x.size", "7")]
+    body = served.get(f"/api/errors/{found['id']}?view=full").json()
+    assert body["record"]["triggerScenarios"] == "In `charge`, when `x > 3`."
+    assert "flux capacitor" in body["record"]["sourceCode"]
+    assert body["record"]["x"]["provenance"]["errorMessage"] == "extracted"
+    assert body["datasetVersion"] == answer["datasetVersion"]
+    markdown = served.get(f"/api/errors/{found['id']}.md")
+    assert "engine.py:4" in markdown.text
+    [searched, *_] = served.get("/api/search", params={"q": TEXT.partition(": ")[2]}).json()["matches"]
+    assert searched["id"] == found["id"]
+
+
+def test_a_log_line_below_error_level_is_no_match(served: TestClient) -> None:
+    text = "WARNING: the flux capacitor of 88 is getting warm"
+    answer = served.post("/api/match", content=text, headers={"Content-Type": "text/plain"}).json()
+    assert not answer["hasMatch"]
+    assert answer["matches"][0]["repo"] == "brown/delorean"
+
+
+def test_an_assertion_without_words_is_found_by_its_frame(served: TestClient) -> None:
+    text = 'Traceback (most recent call last):\n  File "/x/engine.py", line 6, in charge\nAssertionError'
+    answer = served.post("/api/match", content=text, headers={"Content-Type": "text/plain"}).json()
+    assert [item["errorMessage"] for item in answer["matches"]] == ["assert x.shape[0] % 16 == 0"]
+
+
+def test_pages_lists_and_the_manifest_have_it(served: TestClient, data: Path) -> None:
+    [listed] = served.get("/api/errors", params={"q": "flux units"}).json()["errors"]
+    page = served.get(f"/errors/{listed['id']}")
+    assert page.status_code == 200
+    assert "flux capacitor" in page.text
+    assert served.get("/errors", params={"repo": "brown/delorean"}).text.count("/errors/") >= 3
+    assert "brown/delorean" in served.get("/").text
+    assert {"repo": "brown/delorean", "errorCount": 3}.items() <= next(
+        item.items() for item in served.get("/api/repos").json()["repos"] if item["repo"] == "brown/delorean"
+    )
+    manifest = served.get("/data/manifest.json").json()
+    [held] = manifest["files"]
+    assert (held["package"], held["records"]) == ("delorean", 3)
+    assert (data / "snapshots" / held["path"]).stat().st_size == held["bytes"]
+
+
+def test_a_scanned_record_has_no_example_to_run(served: TestClient) -> None:
+    [listed] = served.get("/api/errors", params={"q": "flux units"}).json()["errors"]
+    assert served.post(f"/api/errors/{listed['id']}/reproduce").status_code in (404, 409)
+
+
+def test_the_command_line_answers_from_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTBOOK_DATA", str(data))
+    runner = CliRunner()
+    done = runner.invoke(cli, ["match", "--json"], input=TEXT)
+    assert done.exit_code == 0
+    [found] = json.loads(done.output)["matches"]
+    assert "flux capacitor" in runner.invoke(cli, ["explain", found["id"]]).output
+
+
+def test_what_cannot_be_indexed_is_said(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTBOOK_DATA", str(data))
+    assert CliRunner().invoke(cli, ["index", "no/such/place"]).exit_code == 1
+    assert CliRunner().invoke(cli, ["index", "x", "--macro", "not a name"]).exit_code == 2
