@@ -210,11 +210,17 @@ class LauncherCheck(Check[S]):
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """Runs all checks of one item before the next item, as a loop in upstream does."""
+    """Runs all checks of one item before the next item, as a loop in upstream does.
+
+    select   which of the checks are an item's, where items are of several kinds
+    blocks   a check that fails in one item fails as a premise of later stages
+    """
 
     items: Callable[[Any], Iterable[Any]]
     checks: tuple[type[Check[Any]], ...]
     premises: tuple[type[Check[Any]], ...] = ()
+    select: Callable[[Any], tuple[type[Check[Any]], ...]] | None = None
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +288,16 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
             blocked.add(check)
             yield Event(check, Status.NOT_REACHED, subject)
         return
+    before = set(blocked)
     for item in loop.items(subject):
-        inside = set(blocked)
-        for check in checks:
+        inside = set(before)
+        for check in checks if loop.select is None else loop.select(item):
             event = _evaluate(check, item, inside)
             if event.status is not Status.PASSED:
                 inside.add(check)
             yield event
+        if loop.blocks:
+            blocked |= inside
 
 
 def _evaluate(check: type[Check[Any]], subject: Any, blocked: set[type[Check[Any]]]) -> Event:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -12,11 +13,13 @@ from app.diagnose import schemas
 from app.diagnose.questions import operation_named
 from app.diagnose.service import Diagnoser, Question, complete
 from app.errors import Fault, InvalidRequest
-from kernels.checkpoint import Checkpoint
+from app.http.bodies import load_json
+from kernels.checkpoint import Checkpoint, FaultyMembers, escaped
 from kernels.registry import Operation, operations
 from kernels.safetensors_file.checks import OPERATIONS
 from kernels.safetensors_file.file_start import FileStart
 from kernels.safetensors_file.signature import SafetensorsCall
+from kernels.shards import MAX_FILES, Shards
 
 [CONTAINER] = OPERATIONS
 """The operation that opens any safetensors file, whatever it holds."""
@@ -30,28 +33,89 @@ def file_of(data: bytes, size: int | None) -> FileStart:
     return FileStart(data, size)
 
 
-async def diagnose_file(diagnoser: Diagnoser, start: FileStart, wanted: str | None) -> schemas.DiagnosisModel:
-    """The diagnosis of the file where it cannot be opened or no operation claims it, else that of its format.
+def files_of(body: bytes) -> dict[str, FileStart]:
+    """The files of one component from `{"files": {name: {"base64", "size"?}}}`; InvalidRequest lists every
+    fault.
+    """
+    value = load_json(body)
+    listed = value.get("files") if isinstance(value, dict) and set(value) == {"files"} else None
+    if not isinstance(listed, dict) or not 0 < len(listed) <= MAX_FILES:
+        detail = f"expected files: an object of 1 to {MAX_FILES:,} files, name → base64 and size"
+        raise InvalidRequest(f"{detail}.", faults=[Fault("/files", detail)])
+    starts: dict[str, FileStart] = {}
+    faults: list[Fault] = []
+    for name, item in listed.items():
+        try:
+            starts[name] = FileStart.from_json(item)
+        except FaultyMembers as error:
+            at = f"/files/{escaped(name)}"
+            faults += [Fault(at + where, what) for where, what in error.faults]
+    if faults:
+        raise InvalidRequest("The files cannot be read.", faults=faults)
+    return starts
 
-    `wanted` names the operation to ask. At level checks: a run would need the weights, which were not given.
+
+def files_schema() -> dict[str, Any]:
+    """JSON Schema of what `files_of` takes."""
+    files = {"type": "object", "minProperties": 1, "maxProperties": MAX_FILES}
+    listed = {**files, "additionalProperties": FileStart.json_schema()}
+    return {
+        "type": "object",
+        "required": ["files"],
+        "additionalProperties": False,
+        "properties": {"files": listed},
+    }
+
+
+async def diagnose_files(
+    diagnoser: Diagnoser, starts: Mapping[str, FileStart], wanted: str | None
+) -> schemas.DiagnosisModel:
+    """The diagnosis of the first file that cannot be opened, else that of the format that claims the files;
+    where none does, that of the first file as a container.
+
+    `starts` are the files of one component by name, in the order in which they are read. `wanted` names the
+    operation to ask. At level checks: a run would need the weights, which were not given.
     """
     asked = None if wanted is None else _inspector(wanted)
-    file = Question(CONTAINER, SafetensorsCall(start), "checks", "auto", 0, (), large=True)
-    # A header of megabytes is read for seconds, once: what was read stays with `start`.
-    examination = await run_in_threadpool(CONTAINER.examine, file.call)
-    if examination.rejected or asked is CONTAINER:
-        return await diagnoser.diagnose(file)
-    checkpoint = start.checkpoint()
-    notes = tuple(_notes(start))
-    claiming = [operation for operation in operations().values() if _claims(operation, checkpoint)]
-    operation = asked or next(iter(claiming), None)
+    for name, start in starts.items():
+        file = Question(CONTAINER, SafetensorsCall(start), "checks", "auto", 0, (), large=True)
+        # A header of megabytes is read for seconds, once: what was read stays with `start`.
+        examination = await run_in_threadpool(CONTAINER.examine, file.call)
+        if examination.rejected or asked is CONTAINER:
+            which = () if len(starts) == 1 else (f"this is about {name!r}, one of {len(starts)} files",)
+            return await diagnoser.diagnose(replace(file, assumed=which))
+    files = {name: start.checkpoint() for name, start in starts.items()}
+    notes = [
+        note for name, start in starts.items() for note in _notes(start, name if len(starts) > 1 else "")
+    ]
+    operation = asked or next((found for found in operations().values() if _claims(found, files)), None)
+    first, start = next(iter(starts.items()))
     if operation is None:
-        answer = await diagnoser.diagnose(replace(file, assumed=notes))
-        return answer.model_copy(update={"detail": _unclaimed(checkpoint)})
-    call, assumed = complete(operation, {_argument(operation): checkpoint})
-    return await diagnoser.diagnose(
-        Question(operation, call, "checks", "auto", 0, (*notes, *assumed), large=True)
-    )
+        one = SafetensorsCall(next(iter(starts.values())))
+        file = Question(CONTAINER, one, "checks", "auto", 0, tuple(notes), large=True)
+        answer = await diagnoser.diagnose(file)
+        return answer.model_copy(update={"detail": _unclaimed(list(files.values()))})
+    given, told = _arguments(operation, files)
+    call, assumed = complete(operation, given)
+    question = Question(operation, call, "checks", "auto", 0, (*notes, *told, *assumed), large=True)
+    return await diagnoser.diagnose(question)
+
+
+def _arguments(operation: Operation, files: Mapping[str, Checkpoint]) -> tuple[dict[str, Any], list[str]]:
+    """The files as arguments of an operation, and what to say of them; one that takes a single file gets
+    that which it claims.
+    """
+    names = [parameter.name for parameter in operation.call.arguments()]
+    further = next((item.name for item in operation.call.arguments() if item.kind is Shards), "")
+    if len(files) == 1 or not further:
+        chosen = next(
+            (name for name, file in files.items() if _claims(operation, {name: file})), next(iter(files))
+        )
+        told = f"{operation.name} inspects one file, as upstream does: this is about {chosen!r}"
+        return {_argument(operation): files[chosen]}, [told] if len(files) > 1 else []
+    first, *others = files
+    arguments = {_argument(operation): files[first], further: Shards({name: files[name] for name in others})}
+    return arguments | ({"path": first} if "path" in names else {}), []
 
 
 def inspectors() -> list[str]:
@@ -75,30 +139,38 @@ def _argument(operation: Operation) -> str:
     return next((name for name, kind in kinds.items() if kind is Checkpoint), "")
 
 
-def _claims(operation: Operation, checkpoint: Checkpoint) -> bool:
-    return operation.claims is not None and operation.claims(checkpoint)
+def _claims(operation: Operation, files: Mapping[str, Checkpoint]) -> bool:
+    """Whether one of the files is of the operation's format, or all of them are together."""
+    if operation.claims is None:
+        return False
+    if any(operation.claims(file) for file in files.values()):
+        return True
+    tensors = {name: header for file in files.values() for name, header in file.tensors.items()}
+    return len(files) > 1 and operation.claims(Checkpoint({}, tensors))
 
 
-def _notes(start: FileStart) -> Iterator[str]:
-    """What the answer rests on besides the header."""
+def _notes(start: FileStart, name: str) -> Iterator[str]:
+    """What the answer rests on besides the header; `name` tells the file where there are several."""
+    which = f"{name}: " if name else ""
     if start.size is None:
         yield (
-            f"size was not given, so whether the data is all there was not looked at: "
+            f"{which}size was not given, so whether the data is all there was not looked at: "
             f"by its header the file has {start.end:,} bytes"
         )
     if start.repeated:
-        yield f"the header names {start.repeated[0]!r} more than once; the last entry counts"
+        yield f"{which}the header names {start.repeated[0]!r} more than once; the last entry counts"
 
 
-def _unclaimed(checkpoint: Checkpoint) -> str:
-    """What follows from a header that declares nothing."""
-    tensors = len(checkpoint.tensors)
+def _unclaimed(files: list[Checkpoint]) -> str:
+    """What follows from headers that declare nothing."""
+    tensors = sum(len(file.tensors) for file in files)
     counted = "one tensor" if tensors == 1 else f"{tensors:,} tensors"
-    types = Counter(header.dtype for header in checkpoint.tensors.values())
+    types = Counter(header.dtype for file in files for header in file.tensors.values())
     shown = f" ({', '.join(f'{count:,} {dtype}' for dtype, count in types.most_common())})" if types else ""
     known = ", ".join(name for name, operation in operations().items() if operation.claims is not None)
+    which = "The file" if len(files) == 1 else f"Each of {len(files)} files"
     return (
-        f"The file can be opened: {counted}{shown}. It declares no quantisation that an operation here "
+        f"{which} can be opened: {counted}{shown}. It declares no quantisation that an operation here "
         f"inspects ({known}), so a loader takes every tensor as it stands, under its own name and type. "
         "With operation= one of them is asked all the same."
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.diagnose.arguments import schema
-from app.diagnose.files import diagnose_file
+from app.diagnose.files import diagnose_files
 from app.diagnose.questions import operation_named, parse_question
 from app.diagnose.service import Diagnoser, summaries
 from app.settings import Settings, load
@@ -15,10 +15,11 @@ from catalog.store import load_catalog
 from kernels.safetensors_file.file_start import first_bytes
 
 
-async def diagnose_path(path: Path, operation: str | None) -> dict[str, Any]:
-    """The answer that POST /api/diagnose/checkpoint would give for a file; only its header is read."""
+async def diagnose_paths(paths: list[Path], operation: str | None) -> dict[str, Any]:
+    """The answer that POST /api/diagnose/checkpoint would give for these files; only headers are read."""
     settings = load(workers=0)
-    answer = await diagnose_file(_diagnoser(settings, WorkerPool(settings)), first_bytes(path), operation)
+    starts = {str(path): first_bytes(path) for path in paths}
+    answer = await diagnose_files(_diagnoser(settings, WorkerPool(settings)), starts, operation)
     return answer.model_dump(by_alias=True, mode="json")
 
 

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Annotated, cast
 
 from fastapi import APIRouter, FastAPI, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
-from app.diagnose.files import diagnose_file, file_of
+from app.diagnose.files import diagnose_files, file_of, files_of, files_schema
 from app.diagnose.questions import example_question, operation_named, read_question
 from app.diagnose.service import Diagnoser, Question, summaries
 from app.errors import (
@@ -24,7 +25,7 @@ from app.errors import (
     UnsupportedMediaType,
     described,
 )
-from app.http.bodies import read_bytes, request_body
+from app.http.bodies import media_type, read_bytes, request_body
 from app.http.caching import json_response
 from app.http.metrics import metrics_of
 from app.http.text import json_bytes
@@ -100,7 +101,11 @@ async def diagnose(request: Request) -> Response:
             "type": "string",
             "format": "binary",
             "description": "a .safetensors file from its first byte to the end of its header, or further",
-        }
+        },
+        json={
+            **files_schema(),
+            "description": "the same of several files that hold one component, in the order they are read in",
+        },
     ),
 )
 async def diagnose_checkpoint(
@@ -114,8 +119,12 @@ async def diagnose_checkpoint(
         Query(ge=0, le=MAX_SIZE, description="bytes of the whole file, to tell whether its data is there"),
     ] = None,
 ) -> Response:
-    start = file_of(await read_bytes(request, "application/octet-stream"), size)
-    return _reported(request, await diagnose_file(diagnoser_of(request), start, operation))
+    body = await read_bytes(request, "application/octet-stream", "application/json")
+    if media_type(request)[0] == "application/octet-stream":
+        starts = {"the file": file_of(body, size)}
+    else:
+        starts = await run_in_threadpool(files_of, body)
+    return _reported(request, await diagnose_files(diagnoser_of(request), starts, operation))
 
 
 async def _answered(request: Request, question: Question) -> Response:

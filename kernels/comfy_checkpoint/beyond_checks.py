@@ -39,15 +39,16 @@ class NotComfy(Check[ComfyCall]):
 
     @classmethod
     def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        marked = call.declared is not None or call.marker_tensors or call.quantized
+        marked = call.declarations or call.marker_tensors or call.quantized
         if not marked and not call.is_mxfp8:
-            quanto = call.checkpoint.metadata.get(QUANTO_KEY) == "quanto"
+            quanto = any(file.metadata.get(QUANTO_KEY) == "quanto" for _, file in call.files)
             hint = "; it declares itself a Quanto file, which is inspected otherwise" if quanto else ""
-            yield cls(len(call.checkpoint.tensors), hint)
+            yield cls(len(call.headers), hint)
 
     def describe_actual(self, call: ComfyCall, /) -> str:
-        names = [name for name in (METADATA_KEY, GLOBAL_KEY, QUANTO_KEY) if name in call.checkpoint.metadata]
-        return f"metadata {names or 'without any of these keys'}, {len(call.checkpoint.tensors)} tensors"
+        keys = {key for _, file in call.files for key in file.metadata}
+        names = [name for name in (METADATA_KEY, GLOBAL_KEY, QUANTO_KEY) if name in keys]
+        return f"metadata {names or 'without any of these keys'}, {len(call.headers)} tensors"
 
     def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
         return iter(())
@@ -84,19 +85,17 @@ class PackedTensorsOverlooked(Check[ComfyCall]):
             yield cls(", ".join(map(repr, names[:SHOWN])) + more, number)
 
     def describe_actual(self, call: ComfyCall, /) -> str:
-        tensors = call.checkpoint.tensors
+        tensors = call.headers
         return ", ".join(f"{name!r} {tensors[name]}" for name in overlooked(call)[:SHOWN])
 
     def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        tensors = dict(call.checkpoint.tensors)
         names = overlooked(call)
+        changes: dict[str, Header | None] = {}
         for name in names:
-            for scale in scales_of(name):
-                tensors.pop(scale, None)
-            tensors[name] = Header("BF16", tensors[name].shape)
+            changes |= {scale: None for scale in scales_of(name) if scale in call.headers}
+            changes[name] = Header("BF16", call.headers[name].shape)
         note = "that is another file: take the unquantized weights, or export again with markers"
-        file = Checkpoint(call.checkpoint.metadata, tensors)
-        yield Fix(f"Store {names[0]!r} unquantized", call.with_checkpoint(file), safe=False, note=note)
+        yield Fix(f"Store {names[0]!r} unquantized", call.with_tensors(changes), safe=False, note=note)
 
     @classmethod
     def example(cls) -> ComfyCall:
@@ -117,7 +116,7 @@ def scales_of(name: str) -> tuple[str, ...]:
 def overlooked(call: ComfyCall) -> list[str]:
     """Tensors of codes that have scales and no marker, and that the inspection does not miss one for."""
     marked = {layer.prefix for layer in call.layers} | {carrier.prefix for carrier in call.marker_tensors}
-    tensors = call.checkpoint.tensors
+    tensors = call.headers
     known = {f"{prefix}.weight" for prefix in (*marked, *call.quantized)}
     return [
         name
@@ -241,8 +240,7 @@ class Mxfp8NotGlobal(BeyondCheck):
 
     def fixes(self, layer: Layer, /) -> Iterator[Fix[ComfyCall]]:
         call = layer.call
-        declared = call.checkpoint.with_metadata(GLOBAL_KEY, MXFP8)
-        yield Fix(f"Set {GLOBAL_KEY} to {MXFP8}", call.with_checkpoint(declared), safe=True)
+        yield Fix(f"Set {GLOBAL_KEY} to {MXFP8}", call.with_format(MXFP8), safe=True)
 
     @classmethod
     def example(cls) -> ComfyCall:

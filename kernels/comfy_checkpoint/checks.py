@@ -16,15 +16,13 @@ from kernels.comfy_checkpoint.beyond_checks import (
 )
 from kernels.comfy_checkpoint.build_checks import BUILD_CHECKS
 from kernels.comfy_checkpoint.contents import fill
+from kernels.comfy_checkpoint.file_checks import FILE_CHECKS
 from kernels.comfy_checkpoint.handler_checks import FormatsUnsupported, W4a4Capability, W4a8Capability
-from kernels.comfy_checkpoint.header_checks import MARKER_TENSOR_CHECKS
+from kernels.comfy_checkpoint.header_checks import MARKER_TENSOR_CHECKS, MarkersConflict
 from kernels.comfy_checkpoint.int8_checks import INT8_CHECKS, MarkersCollide
-from kernels.comfy_checkpoint.metadata_checks import (
-    HEADER_CHECKS,
-    MetadataInvalid,
-    MetadataNotObject,
-    MetadataWithoutLayers,
-)
+from kernels.comfy_checkpoint.layers import Declaration, Entry, Layer, MarkerTensor, tensors_of
+from kernels.comfy_checkpoint.markers import NVFP4
+from kernels.comfy_checkpoint.metadata_checks import DECLARATION_CHECKS, MetadataEntryNotObject
 from kernels.comfy_checkpoint.method_checks import CONVROT_CHECKS, METHOD_CHECKS, BackendUnknown
 from kernels.comfy_checkpoint.nvfp4_checks import NVFP4_CHECKS, TensorsMissing
 from kernels.comfy_checkpoint.shard_checks import SHARD_CHECKS
@@ -36,8 +34,15 @@ from kernels.comfy_checkpoint.w4a4_checks import W4A4_CHECKS
 from kernels.comfy_checkpoint.w4a8_checks import W4A8_CHECKS
 from kernels.registry import Operation
 
-DECLARED = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers)
+DECLARED = DECLARATION_CHECKS
 """Without which the layers are not known."""
+
+CHECKS_OF_PART = {
+    Declaration: DECLARATION_CHECKS,
+    Entry: (MetadataEntryNotObject, MarkersConflict),
+    MarkerTensor: MARKER_TENSOR_CHECKS,
+}
+"""Checks of whatever says how layers are quantized; all of one file's come before the next file's."""
 
 LAYER_CHECKS = (
     TensorsMissing,
@@ -50,8 +55,12 @@ LAYER_CHECKS = (
 layers = attrgetter("layers")
 
 STAGES = (
-    *HEADER_CHECKS,
-    Each(attrgetter("marker_tensors"), MARKER_TENSOR_CHECKS),
+    Each(
+        attrgetter("parts"),
+        (*DECLARATION_CHECKS, MetadataEntryNotObject, *MARKER_TENSOR_CHECKS),
+        select=lambda part: CHECKS_OF_PART[type(part)],
+        blocks=True,
+    ),
     Each(attrgetter("mxfp8_layers"), (Mxfp8Incompatible,)),
     MarkersMissing,
     Each(layers, LAYER_CHECKS, premises=DECLARED),
@@ -69,15 +78,25 @@ STAGES = (
     ),
     NotComfy,
     PackedTensorsOverlooked,
+    *FILE_CHECKS,
     Each(layers, BEYOND_LAYER_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
     ActivationDoesNotFit,
 )
 
 
 def _claims(checkpoint: Checkpoint) -> bool:
-    """Whether anything in the file is a marker; weights that look quantized may be another format's."""
+    """Whether anything in the file is a marker, or a weight packed with block scales and a scalar; other
+    weights that look quantized may be another format's.
+    """
     call = ComfyCall(checkpoint)
-    return call.declared is not None or bool(call.marker_tensors) or call.is_mxfp8
+    marked = call.declarations or call.marker_tensors or call.is_mxfp8
+    return bool(marked) or any(is_packed(tensors_of(call, prefix)) for prefix in call.quantized)
+
+
+def is_packed(layer: Layer) -> bool:
+    """Whether the tensors are NVFP4's, of which nothing can be loaded as it stands."""
+    scale = layer.tensor("weight_scale_2")
+    return layer.inferred == {"format": NVFP4} and scale is not None and scale.numel == 1
 
 
 OPERATIONS = (

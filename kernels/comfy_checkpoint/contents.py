@@ -43,7 +43,7 @@ def contents(call: ComfyCall, codes: Randint) -> Iterator[tuple[str, Header, Val
         for suffix in SUFFIXES
         if layer.has(suffix)
     }
-    for place, (name, header) in enumerate(call.checkpoint.tensors.items()):
+    for place, (name, header) in enumerate(call.headers.items()):
         layer, suffix = roles.get(name, (None, ""))
         if header.values is not None:
             yield name, header, header.values

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from kernels.checking import Category, Check, Fix, aside
 from kernels.checkpoint import Header
-from kernels.comfy_checkpoint.layers import MarkerTensor, tensors_of
+from kernels.comfy_checkpoint.layers import Entry, MarkerTensor, tensors_of
 from kernels.comfy_checkpoint.markers import (
     ENDING,
     MXFP8,
@@ -45,12 +45,16 @@ def remarked(carrier: MarkerTensor) -> Iterator[Fix[ComfyCall]]:
     """Write the marker that the layer's tensors tell, or drop the tensor where the metadata has one."""
     call, name = carrier.call, carrier.name
     if carrier.before:
-        bare = call.with_checkpoint(call.checkpoint.without_tensors(name))
-        yield Fix(f"Remove {name!r}", bare, safe=True, note="the metadata has a marker of the layer")
+        yield Fix(
+            f"Remove {name!r}",
+            call.with_tensors({name: None}),
+            safe=True,
+            note="the metadata has a marker of the layer",
+        )
     own = tensors_of(call, carrier.prefix).inferred
     if own is not None and own != {"format": MXFP8}:
-        changed = call.checkpoint.with_tensor(name, marker_header(own))
-        yield Fix(f"Write the marker {name!r} anew", call.with_checkpoint(changed), is_certain(own), OWN)
+        changed = call.with_tensors({name: marker_header(own)})
+        yield Fix(f"Write the marker {name!r} anew", changed, is_certain(own), OWN)
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,13 @@ class MarkerInvalid(MarkerTensorCheck):
     @classmethod
     def find(cls, carrier: MarkerTensor, /) -> Iterator[Self]:
         if carrier.reading.fault:
-            yield cls(carrier.name, carrier.call.path, carrier.reading.fault)
+            yield cls(carrier.name, carrier.path, carrier.reading.fault)
 
     def fixes(self, carrier: MarkerTensor, /) -> Iterator[Fix[ComfyCall]]:
         value = recovered(carrier.data or b"")
         if value is not None:
-            file = carrier.call.checkpoint.with_tensor(carrier.name, marker_header(value))
-            yield Fix(f"Write {self.key!r} as JSON alone", carrier.call.with_checkpoint(file), safe=True)
+            file = carrier.call.with_tensors({carrier.name: marker_header(value)})
+            yield Fix(f"Write {self.key!r} as JSON alone", file, safe=True)
         yield from remarked(carrier)
 
     @classmethod
@@ -141,40 +145,51 @@ class MarkerNotObject(MarkerTensorCheck):
 
 
 @dataclass(frozen=True)
-class MarkersConflict(MarkerTensorCheck):
-    """Header and tensor may each say a part of a marker; where both say something, it has to be the same."""
+class MarkersConflict(Check[Entry | MarkerTensor]):
+    """Header and tensor may each say a part of a marker, and so may shards; where two say something, it has
+    to be the same.
+    """
 
+    raises = ValueError
     message = "Conflicting Comfy quantization markers for {prefix!r}"
     sites = at(112, "_merge_comfy_quant_marker")
-    reason = "{keys} of {prefix!r} is {told} in the metadata and {held} in the marker tensor"
+    reason = "{keys} of {prefix!r} is {told} in {earlier} and {held} in {later}"
     looks_at = ("checkpoint.metadata", "checkpoint.tensors")
     requires = "the same value wherever a layer's marker says something twice"
+    category = "format"
     prefix: str
     keys: str = aside()
     told: str = aside()
     held: str = aside()
+    earlier: str = aside()
+    later: str = aside()
 
     @classmethod
-    def find(cls, carrier: MarkerTensor, /) -> Iterator[Self]:
-        if carrier.conflicts:
+    def find(cls, part: Entry | MarkerTensor, /) -> Iterator[Self]:
+        if part.conflicts:
             told, held = (
-                ", ".join(repr(marker[key]) for key in carrier.conflicts)
-                for marker in (carrier.before, carrier.reading.value)
+                ", ".join(repr(marker[key]) for key in part.conflicts)
+                for marker in (part.before, marker_of(part))
             )
-            yield cls(carrier.prefix, ", ".join(carrier.conflicts), told, held)
+            yield cls(part.prefix, ", ".join(part.conflicts), told, held, *places(part))
 
-    def fixes(self, carrier: MarkerTensor, /) -> Iterator[Fix[ComfyCall]]:
-        call, keys = carrier.call, carrier.conflicts
-        own = tensors_of(call, carrier.prefix).inferred or {}
-        held = {key: carrier.reading.value[key] for key in keys}
-        told = {key: carrier.before[key] for key in keys}
-        ways = [("marker tensor", held), ("metadata", told)]
+    def describe_actual(self, part: Entry | MarkerTensor, /) -> str:
+        return (
+            f"{self.keys} of {self.prefix!r} is {self.told} in {self.earlier} and {self.held} in {self.later}"
+        )
+
+    def fixes(self, part: Entry | MarkerTensor, /) -> Iterator[Fix[ComfyCall]]:
+        call, keys = part.call, part.conflicts
+        own = tensors_of(call, part.prefix).inferred or {}
+        held = {key: marker_of(part)[key] for key in keys}
+        told = {key: part.before[key] for key in keys}
+        ways = [(self.later, held), (self.earlier, told)]
         if own.get("format") == told.get("format", "") != held.get("format", ""):
             ways.reverse()
-        for title, value in ways:
+        for place, value in ways:
             yield Fix(
-                f"Say what the {title} says of {carrier.prefix!r}, in both",
-                with_markers(call, {carrier.prefix: value}),
+                f"Say what {place} says of {part.prefix!r}, in both",
+                with_markers(call, {part.prefix: value}),
                 safe=keys == ("format",) and own.get("format") == value["format"],
                 note="one of them is wrong; what the exporter meant decides",
             )
@@ -182,6 +197,22 @@ class MarkersConflict(MarkerTensorCheck):
     @classmethod
     def example(cls) -> ComfyCall:
         return VALID.with_metadata({"layers": {PREFIX: {"format": "int8_tensorwise"}}})
+
+
+def marker_of(part: Entry | MarkerTensor) -> Any:
+    """What a part says of its layer."""
+    return part.marker if isinstance(part, Entry) else part.reading.value
+
+
+def places(part: Entry | MarkerTensor) -> tuple[str, str]:
+    """Where the marker stands that was read first, and where the other one does."""
+    if part.call.others is None:
+        return "the metadata", "the marker tensor"
+    path = part.declaration.path if isinstance(part, Entry) else part.path
+    return (
+        "what was read before",
+        f"the {'metadata' if isinstance(part, Entry) else 'marker tensor'} of {path!r}",
+    )
 
 
 MARKER_TENSOR_CHECKS = (MarkerTypeUnreadable, MarkerInvalid, MarkerNotObject, MarkersConflict)

@@ -20,9 +20,68 @@ ROTATIONS = (256, 64, 16)
 
 
 @dataclass(frozen=True)
+class Declaration:
+    """One file's metadata on quantization.
+
+    index     the file's place among the call's files
+    path      its name, as messages print it
+    text      the metadata as the file holds it
+    reading   the text as JSON
+    """
+
+    call: ComfyCall
+    index: int
+    path: str
+    text: str
+    reading: Reading
+
+    @property
+    def layers(self) -> dict[str, Any]:
+        """Layer prefix → marker, any JSON value; empty where it has no layers."""
+        value = self.reading.value
+        layers = value.get("layers") if isinstance(value, dict) else None
+        return layers if isinstance(layers, dict) else {}
+
+    def with_value(self, value: Any) -> ComfyCall:
+        """The call with another declaration in this file."""
+        return self.call.with_declaration(self.index, value)
+
+    def removed(self) -> ComfyCall:
+        """The call without the declaration."""
+        return self.call.with_declaration(self.index, None)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a declaration says of one layer.
+
+    marker     any JSON value
+    before     the layer's marker as merged from the files before
+    conflicts  keys that it gives another value than `before` does
+    """
+
+    declaration: Declaration
+    prefix: str
+    marker: Any
+    before: Mapping[str, Any]
+    conflicts: tuple[str, ...]
+
+    @property
+    def call(self) -> ComfyCall:
+        return self.declaration.call
+
+
+def conflicts(before: Mapping[str, Any], marker: Any) -> tuple[str, ...]:
+    """Keys that two markers of one layer give other values."""
+    found = marker if isinstance(marker, dict) else {}
+    return tuple(key for key, value in found.items() if key in before and before[key] != value)
+
+
+@dataclass(frozen=True)
 class MarkerTensor:
     """A tensor that carries a marker.
 
+    path       the name of its file, as messages print it
     data       its bytes, None where the description leaves them open: the layer's own tensors then tell
     reading    the bytes as JSON
     before     the layer's marker as merged so far
@@ -32,6 +91,7 @@ class MarkerTensor:
     call: ComfyCall
     name: str
     prefix: str
+    path: str
     header: Header
     data: bytes | None
     reading: Reading
@@ -64,7 +124,7 @@ class Layer:
 
     def tensor(self, suffix: str) -> Header | None:
         """A tensor of the layer, None where the file does not have it."""
-        return self.call.checkpoint.tensors.get(self.name(suffix))
+        return self.call.headers.get(self.name(suffix))
 
     def has(self, *suffixes: str) -> bool:
         """Whether the file has all of these tensors."""

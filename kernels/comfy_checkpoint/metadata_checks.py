@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from kernels.checking import Category, Check, Fix, aside
-from kernels.comfy_checkpoint.layers import tensors_of
+from kernels.comfy_checkpoint.layers import Declaration, Entry, tensors_of
 from kernels.comfy_checkpoint.markers import (
     INSPECTED,
     METADATA_KEY,
@@ -26,24 +26,23 @@ from kernels.wording import count, json_kind, short
 OWN = "what the exporter wrote is the better source, where it is at hand"
 
 
-class MetadataCheck(Check[ComfyCall]):
-    """A check of the header's `_quantization_metadata`."""
+class MetadataCheck(Check[Declaration]):
+    """A check of one file's `_quantization_metadata`."""
 
     raises = ValueError
     looks_at: ClassVar[tuple[str, ...]] = ("checkpoint.metadata",)
     category: ClassVar[Category] = "format"
 
-    def describe_actual(self, call: ComfyCall, /) -> str:
-        text = call.checkpoint.metadata.get(METADATA_KEY)
-        return f"{METADATA_KEY} = {'absent' if text is None else short(text)}"
+    def describe_actual(self, declared: Declaration, /) -> str:
+        return f"{METADATA_KEY} = {short(declared.text)}"
 
-    def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        yield from rewritten(call)
+    def fixes(self, declared: Declaration, /) -> Iterator[Fix[ComfyCall]]:
+        yield from rewritten(declared)
 
 
-def rewritten(call: ComfyCall) -> Iterator[Fix[ComfyCall]]:
+def rewritten(declared: Declaration) -> Iterator[Fix[ComfyCall]]:
     """Drop metadata that cannot be used where tensors carry the markers, else write what the tensors tell."""
-    bare = call.with_checkpoint(call.checkpoint.without_metadata(METADATA_KEY))
+    bare = declared.removed()
     missing = bare.unmarked
     if not missing:
         yield Fix(f"Remove {METADATA_KEY}", bare, safe=True, note="each layer has a marker tensor of its own")
@@ -70,15 +69,15 @@ class MetadataInvalid(MetadataCheck):
     fault: str = aside()
 
     @classmethod
-    def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        if call.declared is not None and call.declared.fault:
-            yield cls(call.path, call.declared.fault)
+    def find(cls, declared: Declaration, /) -> Iterator[Self]:
+        if declared.reading.fault:
+            yield cls(declared.path, declared.reading.fault)
 
-    def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        value = recovered(call.checkpoint.metadata[METADATA_KEY])
+    def fixes(self, declared: Declaration, /) -> Iterator[Fix[ComfyCall]]:
+        value = recovered(declared.text)
         if value is not None and isinstance(value.get("layers"), dict):
-            yield Fix("Write the same metadata as JSON alone", call.with_metadata(value), safe=True)
-        yield from rewritten(call)
+            yield Fix("Write the same metadata as JSON alone", declared.with_value(value), safe=True)
+        yield from rewritten(declared)
 
     @classmethod
     def example(cls) -> ComfyCall:
@@ -98,9 +97,9 @@ class MetadataNotObject(MetadataCheck):
     found: str = aside()
 
     @classmethod
-    def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        if call.declared is not None and not isinstance(call.declared.value, dict):
-            yield cls(call.path, json_kind(call.declared.value))
+    def find(cls, declared: Declaration, /) -> Iterator[Self]:
+        if not isinstance(declared.reading.value, dict):
+            yield cls(declared.path, json_kind(declared.reading.value))
 
     @classmethod
     def example(cls) -> ComfyCall:
@@ -120,22 +119,22 @@ class MetadataWithoutLayers(MetadataCheck):
     found: str = aside()
 
     @classmethod
-    def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        if call.declared is not None and not isinstance(call.declared.value.get("layers"), dict):
-            value = call.declared.value
-            yield cls(call.path, json_kind(value["layers"]) if "layers" in value else "absent")
+    def find(cls, declared: Declaration, /) -> Iterator[Self]:
+        value = declared.reading.value
+        if not isinstance(value.get("layers"), dict):
+            yield cls(declared.path, json_kind(value["layers"]) if "layers" in value else "absent")
 
-    def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        assert call.declared is not None
+    def fixes(self, declared: Declaration, /) -> Iterator[Fix[ComfyCall]]:
+        value = declared.reading.value
         flat = {
             prefix: marker
-            for prefix, marker in call.declared.value.items()
+            for prefix, marker in value.items()
             if isinstance(marker, dict) and "format" in marker
         }
         if flat:
-            rest = {key: item for key, item in call.declared.value.items() if key not in flat}
-            yield Fix("Put the layers under layers", call.with_metadata({**rest, "layers": flat}), safe=True)
-        yield from rewritten(call)
+            rest = {key: item for key, item in value.items() if key not in flat}
+            yield Fix("Put the layers under layers", declared.with_value({**rest, "layers": flat}), safe=True)
+        yield from rewritten(declared)
 
     @classmethod
     def example(cls) -> ComfyCall:
@@ -143,31 +142,36 @@ class MetadataWithoutLayers(MetadataCheck):
 
 
 @dataclass(frozen=True)
-class MetadataEntryNotObject(MetadataCheck):
+class MetadataEntryNotObject(Check[Entry]):
     """A format alone is not enough for every layer: rotation and group size are members beside it."""
 
+    raises = ValueError
     message = "Comfy quantization metadata for {prefix!r} must be an object"
     sites = at(150)
     reason = "the entry of {prefix!r} is {found}; it must be an object with a format"
+    looks_at = ("checkpoint.metadata",)
     requires = "an object for each layer, such as format: nvfp4"
-    premises = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers)
+    category = "format"
     prefix: str
     found: str = aside()
 
     @classmethod
-    def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        for prefix, marker in call.declared_layers.items():
-            if not isinstance(marker, dict):
-                yield cls(prefix, json_kind(marker))
+    def find(cls, entry: Entry, /) -> Iterator[Self]:
+        if not isinstance(entry.marker, dict):
+            yield cls(entry.prefix, json_kind(entry.marker))
 
-    def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        if self != next(type(self).find(call)):
+    def describe_actual(self, entry: Entry, /) -> str:
+        return f"{METADATA_KEY} = {short(entry.declaration.text)}"
+
+    def fixes(self, entry: Entry, /) -> Iterator[Fix[ComfyCall]]:
+        declared = entry.declaration
+        wrong = (prefix for prefix, marker in declared.layers.items() if not isinstance(marker, dict))
+        if entry.prefix != next(wrong):
             return  # the first violation's fix repairs them all
-        assert call.declared is not None
         repaired: dict[str, Any] = {}
         safe = True
-        for prefix, marker in call.declared_layers.items():
-            own = tensors_of(call, prefix).inferred
+        for prefix, marker in declared.layers.items():
+            own = tensors_of(entry.call, prefix).inferred
             if isinstance(marker, dict):
                 repaired[prefix] = marker
             elif isinstance(marker, str) and marker in INSPECTED:
@@ -176,14 +180,12 @@ class MetadataEntryNotObject(MetadataCheck):
             elif own is not None:
                 repaired[prefix] = own
                 safe = False
-        value = {**call.declared.value, "layers": repaired}
-        yield Fix(
-            "Write each entry as an object", call.with_metadata(value), safe=safe, note="" if safe else OWN
-        )
+        changed = declared.with_value({**declared.reading.value, "layers": repaired})
+        yield Fix("Write each entry as an object", changed, safe=safe, note="" if safe else OWN)
 
     @classmethod
     def example(cls) -> ComfyCall:
         return VALID.with_metadata({"layers": {PREFIX: NVFP4}})
 
 
-HEADER_CHECKS = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers, MetadataEntryNotObject)
+DECLARATION_CHECKS = (MetadataInvalid, MetadataNotObject, MetadataWithoutLayers)

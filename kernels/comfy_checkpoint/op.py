@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from math import isfinite, sqrt
 from typing import Any
@@ -24,6 +25,7 @@ from kernels.comfy_checkpoint.signature import ComfyCall
 from kernels.dtypes import DType
 from kernels.live import described, spec_of
 from kernels.running import Arguments, Outputs, Runner, Tolerance, build_tensor
+from kernels.shards import Shards
 from kernels.values import Listed, Randint, Text, Values
 
 # |a - b| <= t·(range of y) + t·|b|, by the type of x that weights and rotated activations are rounded to.
@@ -45,11 +47,14 @@ def comfy_checkpoint(
     tp_size: int = 1,
     partitions: int = 1,
     path: str | None = None,
+    others: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> tuple[str, Markers, Tensor | None]:
-    """Inspect a safetensors file: its method, its layers' markers by prefix in the model, x through a layer.
+    """Inspect a safetensors file, or the several of one component: its method, its layers' markers by prefix
+    in the model, x through a layer.
 
     Only the header and the marker tensors are read, and for x the tensors of one layer: [.., K] through a
-    linear, or row numbers for an embedding table. `path` is the name that messages print. Raises what
+    linear, or row numbers for an embedding table. `path` is the name that messages print of the first file;
+    `others` are read after it, each under the name that messages print. Raises what
     upstream raises while it inspects the file, chooses a method and builds the layers; ValueError for a file
     without any marker, which upstream takes as unquantized; the library's own errors for one it cannot open.
     """
@@ -63,15 +68,20 @@ def comfy_checkpoint(
         "partitions": partitions,
         "path": os.fspath(checkpoint) if path is None else path,
     }
-    with safe_open(os.fspath(checkpoint), framework="pt") as file:
-        call = described(ComfyCall, {"checkpoint": _with_markers(file), **arguments})
+    with ExitStack() as stack:
+        paths = [os.fspath(each) for each in (checkpoint, *(others or {}).values())]
+        files = [stack.enter_context(safe_open(each, framework="pt")) for each in paths]
+        first, *further = (_with_markers(file) for file in files)
+        shards = None if others is None else Shards(dict(zip(others, further, strict=True)))
+        call = described(ComfyCall, {"checkpoint": first, "others": shards, **arguments})
         guard(STAGES, call)
         method, markers, operand = call.handler, reference.mapped_markers(call), call.operand
         assert method is not None, "the checks let no other file pass"
         if x is None or operand is None:
             return method, markers, None
         tensors = {
-            suffix: file.get_tensor(operand.name(suffix)).to(x.device) for suffix in _operands(operand)
+            suffix: files[call.home(operand.name(suffix))].get_tensor(operand.name(suffix)).to(x.device)
+            for suffix in _operands(operand)
         }
     return method, markers, reference.output(operand, tensors, x)
 
@@ -104,10 +114,17 @@ def _held(call: ComfyCall, codes: Values) -> Held:
 
 def _build(call: Call, values: Mapping[str, Values], device: str) -> Arguments:
     assert isinstance(call, ComfyCall)
-    file = WrittenFile(call.checkpoint, _held(call, values["checkpoint"]))
+    held = _held(call, values["checkpoint"])
+    file, *others = (
+        WrittenFile(
+            shard, {name: (header, header.values or held[name][1]) for name, header in shard.tensors.items()}
+        )
+        for _, shard in call.files
+    )
     x = None if call.x is None else build_tensor(call.x, call.x.values or values["x"], device)
     named = {parameter.name: getattr(call, parameter.name) for parameter in call.arguments()}
-    return {**named, "checkpoint": file, "x": x}
+    further = None if call.others is None else dict(zip(call.others, others, strict=True))
+    return {**named, "checkpoint": file, "x": x, "others": further}
 
 
 def _outputs(_: Arguments, returned: tuple[str, Markers, Tensor | None]) -> Outputs:
@@ -127,9 +144,12 @@ def _reference(arguments: Arguments) -> Outputs:
     x, file = arguments["x"], arguments["checkpoint"]
     if x is None:
         return {}
-    call = ComfyCall(file.checkpoint, arguments["name_mapper"], spec_of(x), arguments["layer"])
+    others = arguments["others"] or {}
+    shards = Shards({name: other.checkpoint for name, other in others.items()})
+    call = ComfyCall(file.checkpoint, arguments["name_mapper"], spec_of(x), arguments["layer"], others=shards)
     assert call.operand is not None, "the checks let no other activation pass"
-    tensors = {suffix: tensor.to(x.device) for suffix, tensor in _tensors(call.operand, file.held).items()}
+    held = {name: held for each in (file, *others.values()) for name, held in each.held.items()}
+    tensors = {suffix: tensor.to(x.device) for suffix, tensor in _tensors(call.operand, held).items()}
     return {"y": reference.output_float32(call.operand, tensors, x)}
 
 

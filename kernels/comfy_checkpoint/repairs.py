@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from kernels.checkpoint import Checkpoint, Header
+from kernels.checkpoint import Header
 from kernels.comfy_checkpoint.layers import Layer, tensors_of
-from kernels.comfy_checkpoint.markers import ENDING, GLOBAL_KEY, MXFP8, marker_header
+from kernels.comfy_checkpoint.markers import ENDING, MXFP8, marker_header
 from kernels.comfy_checkpoint.signature import ComfyCall
 
 EXPORT = "the numbers themselves must come from the export; only the form is repaired here"
@@ -31,53 +31,56 @@ NOTHING = Change("", True)
 
 def applied(call: ComfyCall, changes: Iterable[tuple[str, Change]]) -> ComfyCall:
     """The call with changes made, each of the layer with this prefix."""
-    tensors: dict[str, Header | None] = dict(call.checkpoint.tensors)
+    tensors: dict[str, Header | None] = {}
     markers: dict[str, Mapping[str, Any] | None] = {}
     for prefix, change in changes:
         tensors |= change.tensors
         if change.marker is None or change.marker:
             markers[prefix] = change.marker
-    present = {name: header for name, header in tensors.items() if header is not None}
-    changed = call.with_checkpoint(Checkpoint(call.checkpoint.metadata, present))
-    return with_markers(changed, markers)
+    return with_markers(call.with_tensors(tensors), markers)
 
 
 def with_markers(call: ComfyCall, changes: Mapping[str, Mapping[str, Any] | None]) -> ComfyCall:
     """The call with these fields of layers' markers set wherever a layer's marker stands; None removes it."""
-    if not changes:
-        return call
-    layers = dict(call.declared_layers)
-    tensors = dict(call.checkpoint.tensors)
-    read = {carrier.name: carrier.reading.value for carrier in call.marker_tensors}
-    for prefix, fields in changes.items():
-        name = prefix + ENDING
-        if fields is None:
-            layers.pop(prefix, None)
-            tensors.pop(name, None)
+    declared = {prefix for declaration in call.declarations for prefix in declaration.layers}
+    tensors: dict[str, Header | None] = {}
+    for carrier in call.marker_tensors:
+        if carrier.prefix not in changes:
             continue
-        if isinstance(layers.get(prefix), dict):
-            layers[prefix] = {**layers[prefix], **fields}
-        held = read.get(name)
-        if name in tensors and (prefix not in layers or (isinstance(held, dict) and set(fields) & set(held))):
-            tensors[name] = marker_header({**(held if isinstance(held, dict) else {}), **fields})
-    changed = call.with_checkpoint(Checkpoint(call.checkpoint.metadata, tensors))
-    if layers == call.declared_layers or call.declared is None:
-        return changed
-    return changed.with_metadata({**call.declared.value, "layers": layers})
+        fields, held = changes[carrier.prefix], carrier.reading.value
+        if fields is None:
+            tensors[carrier.name] = None
+        elif carrier.prefix not in declared or (isinstance(held, dict) and set(fields) & set(held)):
+            tensors[carrier.name] = marker_header({**(held if isinstance(held, dict) else {}), **fields})
+    changed = call.with_tensors(tensors)
+    for declaration in call.declarations:
+        layers = {
+            prefix: {**marker, **(changes.get(prefix) or {})} if isinstance(marker, dict) else marker
+            for prefix, marker in declaration.layers.items()
+            if changes.get(prefix, {}) is not None
+        }
+        if layers != declaration.layers:
+            value = {**declaration.reading.value, "layers": layers}
+            changed = changed.with_declaration(declaration.index, value)
+    return changed
 
 
 def marked(call: ComfyCall, markers: Mapping[str, Mapping[str, Any]]) -> ComfyCall:
     """The call with markers for layers that have none: tensors where the file has such, else metadata."""
     if any(marker == {"format": MXFP8} for marker in markers.values()) and not call.is_mxfp8:
-        call = call.with_checkpoint(call.checkpoint.with_metadata(GLOBAL_KEY, MXFP8))
+        call = call.with_format(MXFP8)
         markers = {prefix: marker for prefix, marker in markers.items() if marker != {"format": MXFP8}}
     if call.marker_tensors:
-        held = {prefix + ENDING: marker_header(marker) for prefix, marker in markers.items()}
-        return call.with_checkpoint(Checkpoint(call.checkpoint.metadata, {**call.checkpoint.tensors, **held}))
+        return call.with_tensors(
+            {prefix + ENDING: marker_header(marker) for prefix, marker in markers.items()}
+        )
     if not markers:
         return call
-    value = call.declared.value if call.declared and isinstance(call.declared.value, dict) else {}
-    return call.with_metadata({**value, "layers": {**call.declared_layers, **markers}})
+    readable = (each for each in call.declarations if isinstance(each.reading.value, dict))
+    declared = next(readable, None)
+    if declared is None:
+        return call.with_metadata({"layers": dict(markers)})
+    return declared.with_value({**declared.reading.value, "layers": {**declared.layers, **markers}})
 
 
 def inferred_markers(call: ComfyCall, prefixes: Iterable[str]) -> dict[str, dict[str, Any]] | None:

@@ -9,8 +9,15 @@ from functools import cached_property
 from typing import Any
 
 from kernels.call import Call, argument
-from kernels.checkpoint import Checkpoint, Header, NameMapper
-from kernels.comfy_checkpoint.layers import Layer, MarkerTensor, tensors_of
+from kernels.checkpoint import Checkpoint, Frozen, Header, NameMapper
+from kernels.comfy_checkpoint.layers import (
+    Declaration,
+    Entry,
+    Layer,
+    MarkerTensor,
+    conflicts,
+    tensors_of,
+)
 from kernels.comfy_checkpoint.markers import (
     ENDING,
     FP8,
@@ -29,6 +36,7 @@ from kernels.comfy_checkpoint.markers import (
 )
 from kernels.dtypes import DType, Kind
 from kernels.rendering import literal
+from kernels.shards import Shards
 from kernels.spec import TensorSpec
 
 FUNCTION = "inspect_comfy_quant_markers"
@@ -76,68 +84,104 @@ class ComfyCall(Call):
     tp_size: int = argument("ranks that share the K columns of each layer", default=1)
     partitions: int = argument("linears that are fused into one, such as 3 for qkv", default=1)
     path: str = argument("the file's name, as messages print it", default="checkpoint.safetensors")
+    others: Shards | None = argument(
+        "further files of the same component in the order in which they are read: name → file", default=None
+    )
 
     @cached_property
-    def declared(self) -> Reading | None:
-        """The header's metadata on quantization, decoded; None where there is none."""
-        text = self.checkpoint.metadata.get(METADATA_KEY)
-        return None if text is None else read_json(text)
+    def files(self) -> tuple[tuple[str, Checkpoint], ...]:
+        """(name, file) of every shard, in the order in which they are read."""
+        return ((self.path, self.checkpoint), *(self.others or {}).items())
+
+    @cached_property
+    def headers(self) -> Mapping[str, Header]:
+        """The tensors of all files; of a name in two of them the last counts."""
+        if self.others is None:
+            return self.checkpoint.tensors
+        return Frozen({name: header for _, file in self.files for name, header in file.tensors.items()})
+
+    @cached_property
+    def declarations(self) -> tuple[Declaration, ...]:
+        """The files' metadata on quantization, of those that have some."""
+        texts = (
+            (index, path, file.metadata.get(METADATA_KEY)) for index, (path, file) in enumerate(self.files)
+        )
+        return tuple(
+            Declaration(self, index, path, text, read_json(text))
+            for index, path, text in texts
+            if text is not None
+        )
 
     @property
-    def declared_layers(self) -> dict[str, Any]:
-        """Layer prefix → marker, any JSON value, of the metadata; empty where it has no layers."""
-        value = self.declared.value if self.declared else None
-        layers = value.get("layers") if isinstance(value, dict) else None
-        return layers if isinstance(layers, dict) else {}
+    def quant_formats(self) -> tuple[str, ...]:
+        """The formats that files are declared to be of as a whole, in lower case, without repetition."""
+        found = (file.metadata[GLOBAL_KEY].lower() for _, file in self.files if GLOBAL_KEY in file.metadata)
+        return tuple(dict.fromkeys(found))
 
     @cached_property
     def quantized(self) -> tuple[str, ...]:
         """Prefixes of weights whose type says that they are quantized, in the file's order."""
         return tuple(
             name.removesuffix(WEIGHT)
-            for name, header in self.checkpoint.tensors.items()
+            for name, header in self.headers.items()
             if name.endswith(WEIGHT) and header.dtype in LOOKS_QUANTIZED
         )
 
     @property
     def is_mxfp8(self) -> bool:
-        """Whether the file as a whole is declared MXFP8."""
-        return self.checkpoint.metadata.get(GLOBAL_KEY, "").lower() == MXFP8
+        """Whether the checkpoint as a whole is declared MXFP8, and no file as anything else."""
+        return self.quant_formats == (MXFP8,)
 
     @cached_property
-    def _merged(self) -> tuple[dict[str, dict[str, Any]], tuple[MarkerTensor, ...]]:
-        """Markers by prefix in upstream's order, and the tensors that carry some; the first of two values
-        stays.
+    def _merged(self) -> tuple[dict[str, dict[str, Any]], tuple[Declaration | Entry | MarkerTensor, ...]]:
+        """Markers by prefix in upstream's order, and what speaks of them as it is read; the first of two
+        values stays.
         """
-        markers = {
-            prefix: dict(marker)
-            for prefix, marker in self.declared_layers.items()
-            if isinstance(marker, dict)
-        }
-        carriers = []
-        for name, header in self.checkpoint.tensors.items():
-            if not name.endswith(ENDING):
-                continue
-            prefix = name.removesuffix(ENDING)
-            data = marker_bytes(header)
-            told = tensors_of(self, prefix).inferred if data is None else None
-            held = data if told is None else fitted(told, header.numel)
-            reading = Reading(None) if held is None else read_json(held)
-            before = markers.get(prefix, {})
-            found = reading.value if isinstance(reading.value, dict) else {}
-            conflicts = tuple(key for key, value in found.items() if key in before and before[key] != value)
-            carriers.append(MarkerTensor(self, name, prefix, header, data, reading, before, conflicts))
-            if isinstance(reading.value, dict):
-                markers[prefix] = {**found, **before}
+        markers: dict[str, dict[str, Any]] = {}
+        parts: list[Declaration | Entry | MarkerTensor] = []
+        declared = {declaration.index: declaration for declaration in self.declarations}
+
+        def merge(prefix: str, marker: Any) -> None:
+            if isinstance(marker, dict):
+                markers[prefix] = {**marker, **markers.get(prefix, {})}
+
+        for index, (path, file) in enumerate(self.files):
+            if index in declared:
+                parts.append(declared[index])
+                for prefix, marker in declared[index].layers.items():
+                    before = markers.get(prefix, {})
+                    parts.append(Entry(declared[index], prefix, marker, before, conflicts(before, marker)))
+                    merge(prefix, marker)
+            for name, header in file.tensors.items():
+                if name.endswith(ENDING):
+                    prefix = name.removesuffix(ENDING)
+                    carrier = self._carrier(name, prefix, path, header, markers.get(prefix, {}))
+                    parts.append(carrier)
+                    merge(prefix, carrier.reading.value)
         if self.is_mxfp8:
             for prefix in self.quantized:
                 markers.setdefault(prefix, {"format": MXFP8})
-        return markers, tuple(carriers)
+        return markers, tuple(parts)
+
+    def _carrier(
+        self, name: str, prefix: str, path: str, header: Header, before: Mapping[str, Any]
+    ) -> MarkerTensor:
+        data = marker_bytes(header)
+        told = tensors_of(self, prefix).inferred if data is None else None
+        held = data if told is None else fitted(told, header.numel)
+        reading = Reading(None) if held is None else read_json(held)
+        found = conflicts(before, reading.value)
+        return MarkerTensor(self, name, prefix, path, header, data, reading, before, found)
+
+    @property
+    def parts(self) -> tuple[Declaration | Entry | MarkerTensor, ...]:
+        """Whatever says how layers are quantized, file by file: metadata, its entries, tensors."""
+        return self._merged[1]
 
     @property
     def marker_tensors(self) -> tuple[MarkerTensor, ...]:
-        """The tensors that carry markers, in the file's order."""
-        return self._merged[1]
+        """The tensors that carry markers, in the files' order."""
+        return tuple(part for part in self.parts if isinstance(part, MarkerTensor))
 
     @property
     def unmarked(self) -> list[str]:
@@ -205,20 +249,67 @@ class ComfyCall(Call):
         return prefix if self.name_mapper is None else self.name_mapper(prefix)
 
     def with_checkpoint(self, checkpoint: Checkpoint) -> ComfyCall:
-        """The same call on another file."""
+        """The same call on another first file."""
         return self.replace(checkpoint=checkpoint)
 
+    def with_file(self, index: int, file: Checkpoint) -> ComfyCall:
+        """The same call with another file in this place."""
+        if index == 0:
+            return self.with_checkpoint(file)
+        name, _ = self.files[index]
+        return self.replace(others=Shards({**(self.others or {}), name: file}))
+
+    def with_tensors(self, changes: Mapping[str, Header | None]) -> ComfyCall:
+        """The same call with tensors added, replaced or (None) removed, each in the file that it is read
+        from; a new one beside its layer's others.
+        """
+        call, files = self, dict(enumerate(file for _, file in self.files))
+        for index, file in files.items():
+            mine = {name: header for name, header in changes.items() if self.home(name) == index}
+            held = {**file.tensors, **mine}
+            left = {name: header for name, header in held.items() if header is not None}
+            if mine:
+                call = call.with_file(index, Checkpoint(file.metadata, left))
+        return call
+
+    def home(self, name: str) -> int:
+        """The file that a tensor is read from, else that of its layer's others, else the first."""
+        prefix = name.rpartition(".")[0] + "."
+        beside = 0
+        for index, (_, file) in reversed(tuple(enumerate(self.files))):
+            if name in file.tensors:
+                return index
+            if any(other.startswith(prefix) for other in file.tensors):
+                beside = index
+        return beside
+
     def with_metadata(self, value: Any) -> ComfyCall:
-        """The same file with another declaration in its metadata."""
+        """The same call with another declaration in its first file's metadata."""
+        return self.with_declaration(0, value)
+
+    def with_declaration(self, index: int, value: Any) -> ComfyCall:
+        """The same call with another declaration in one file's metadata; None removes it."""
+        _, file = self.files[index]
+        if value is None:
+            return self.with_file(index, file.without_metadata(METADATA_KEY))
         text = value if isinstance(value, str) else json.dumps(value)
-        return self.with_checkpoint(self.checkpoint.with_metadata(METADATA_KEY, text))
+        return self.with_file(index, file.with_metadata(METADATA_KEY, text))
+
+    def with_format(self, name: str) -> ComfyCall:
+        """The same call with every file that declares a format as a whole, or the first, of this one."""
+        declaring = [index for index, (_, file) in enumerate(self.files) if GLOBAL_KEY in file.metadata]
+        call = self
+        for index in declaring or [0]:
+            call = call.with_file(index, self.files[index][1].with_metadata(GLOBAL_KEY, name))
+        return call
 
     def to_call(self, function: str) -> str:
         """Upstream's call on a list of paths; its mapper is a function, and it takes no activation."""
+        paths = "[checkpoint]" if self.others is None else "[checkpoint, *others]"
         if self.name_mapper is None:
-            return f"{function}([checkpoint])"
+            return f"{function}({paths})"
         pairs = ", ".join(f"{literal(old)}: {literal(new)}" for old, new in self.name_mapper.items())
-        return f"{function}([checkpoint], lambda prefix: {{{pairs}}}.get(prefix, prefix))"
+        return f"{function}({paths}, lambda prefix: {{{pairs}}}.get(prefix, prefix))"
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments alone; decoded JSON can be nested deeper than pickle follows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from app.diagnose.files import inspectors
 from app.main import create_app
 from app.settings import Settings
 from kernels.call import arguments_json
-from kernels.checkpoint import Checkpoint
+from kernels.checkpoint import Checkpoint, Header
 from kernels.comfy_checkpoint import signature as comfy
 from kernels.quanto_int8_checkpoint import signature as quanto
 from kernels.safetensors_file.signature import HEADER, VALID, entry, written
@@ -184,7 +185,7 @@ def test_bad_queries_are_problems(
 
 
 def test_bodies_of_another_type_or_beyond_the_limit_are_problems(client: TestClient) -> None:
-    other = client.post(PATH, content=b"{}", headers={"Content-Type": "application/json"})
+    other = client.post(PATH, content=b"{}", headers={"Content-Type": "text/plain"})
     assert other.status_code == 415
     large = client.post(PATH, content=bytes(17 * 1024 * 1024), headers=BINARY)
     assert large.status_code == 413
@@ -214,9 +215,80 @@ def test_the_described_bytes_are_an_argument_like_any_other(client: TestClient) 
     assert [fault["pointer"] for fault in response.json()["errors"]] == ["/arguments/filename/base64"]
 
 
+def sent(*files: bytes) -> dict[str, Any]:
+    """Files of one component as a request's body."""
+    encoded = ({"base64": base64.b64encode(data).decode(), "size": len(data)} for data in files)
+    return {"files": {f"model-{place}.safetensors": item for place, item in enumerate(encoded, start=1)}}
+
+
+def ask_all(client: TestClient, *files: bytes, **query: Any) -> dict[str, Any]:
+    response = client.post(PATH, json=sent(*files), params=query)
+    assert response.status_code == 200, response.text
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+HALVES = [
+    comfy.VALID.checkpoint.without_tensors(f"{comfy.PREFIX}.weight_scale"),
+    Checkpoint({}, {f"{comfy.PREFIX}.weight_scale": comfy.nvfp4(128, 64)["weight_scale"]}),
+]
+
+
+def test_several_files_are_read_as_one_component(client: TestClient) -> None:
+    files = [stored(half) for half in HALVES]
+    whole = ask_all(client, *files)
+    assert (whole["operation"], whole["verdict"], failed(whole)) == ("comfy_checkpoint", "passed", [])
+    turned = ask_all(client, *reversed(files))
+    assert (turned["operation"], turned["verdict"]) == ("comfy_checkpoint", "passed")
+    assert failed(ask(client, files[0])) == ["tensors_missing"]
+    twice = ask_all(client, files[0], *files)
+    assert failed(twice) == ["tensor_in_two_files"]
+    assert twice["verdict"] == "passed"
+
+
+def test_the_first_file_that_cannot_be_opened_is_named(client: TestClient) -> None:
+    answer = ask_all(client, stored(HALVES[0]), LFS)
+    assert (answer["operation"], failed(answer)) == ("safetensors_file", ["header_too_large"])
+    assert answer["assumed"] == ["this is about 'model-2.safetensors', one of 2 files"]
+
+
+def test_an_operation_of_one_file_is_asked_about_the_file_that_it_claims(client: TestClient) -> None:
+    answer = ask_all(client, VALID.filename.data, stored(quanto.VALID.checkpoint))
+    assert (answer["operation"], answer["verdict"]) == ("quanto_int8_checkpoint", "passed")
+    assert any("this is about 'model-2.safetensors'" in line for line in answer["assumed"])
+    plain = ask_all(client, VALID.filename.data, VALID.filename.data)
+    assert (plain["operation"], plain["verdict"]) == ("safetensors_file", "passed")
+    assert plain["detail"].startswith("Each of 2 files can be opened: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "pointers"),
+    [
+        ({}, ["/files"]),
+        ({"files": {}}, ["/files"]),
+        ({"files": [], "more": 1}, ["/files"]),
+        ({"files": {"a/b": {"base64": "?"}, "c": {"size": 3}}}, ["/files/a~1b/base64", "/files/c/base64"]),
+    ],
+)
+def test_files_that_cannot_be_read_are_problems(
+    client: TestClient, body: dict[str, Any], pointers: list[str]
+) -> None:
+    response = client.post(PATH, json=body)
+    assert response.status_code == 422
+    assert [fault["pointer"] for fault in response.json()["errors"]] == pointers
+
+
+def test_a_packed_weight_without_any_marker_is_noticed(client: TestClient) -> None:
+    bare = comfy.VALID.checkpoint.without_tensors(f"{comfy.PREFIX}.comfy_quant")
+    answer = ask(client, stored(bare))
+    assert (answer["operation"], failed(answer)) == ("comfy_checkpoint", ["markers_missing"])
+    one_byte = Checkpoint({}, {"fc.weight": Header("F8_E4M3", (4, 4))})
+    assert ask(client, stored(one_byte))["operation"] == "safetensors_file"
+
+
 def test_the_address_is_documented(client: TestClient) -> None:
     described = client.get("/openapi.json").json()["paths"][PATH]["post"]
-    assert list(described["requestBody"]["content"]) == ["application/octet-stream"]
+    assert list(described["requestBody"]["content"]) == ["application/octet-stream", "application/json"]
     assert {parameter["name"] for parameter in described["parameters"]} == {"operation", "size"}
     assert {"200", "404", "413", "415", "422"} <= set(described["responses"])
 
@@ -285,6 +357,12 @@ def test_the_command_says_the_same(tmp_path: Path) -> None:
     refused = command(str(path), "--json")
     assert refused.returncode == 1
     assert json.loads(refused.stdout)["raised"]["atCheck"] == "header_too_large"
+    paths = [tmp_path / f"{place}.safetensors" for place in range(2)]
+    for half, file in zip(HALVES, paths, strict=True):
+        file.write_bytes(stored(half))
+    several = command(*map(str, paths), "--json")
+    assert (several.returncode, json.loads(several.stdout)["operation"]) == (0, "comfy_checkpoint")
+    assert command(str(paths[0])).returncode == 1
     assert command(str(tmp_path / "absent")).returncode == 2
     assert command(str(tmp_path)).returncode == 2
     assert command(str(path), "--operation", "nothing").returncode == 2
