@@ -211,10 +211,13 @@ def diagnose(
 
 @cli.command()
 def checkpoint(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
-            metavar="FILE.safetensors", exists=True, dir_okay=False, help="Only its header is read."
+            metavar="FILE.safetensors…",
+            exists=True,
+            dir_okay=False,
+            help="A file, or those of one component in the order they are read in; only headers are read.",
         ),
     ],
     operation: Annotated[
@@ -222,10 +225,10 @@ def checkpoint(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say whether a checkpoint file can be opened, and what its format's loader would refuse."""
-    from app.diagnose.offline import diagnose_path
+    """Say whether checkpoint files can be opened, and what their format's loader would refuse."""
+    from app.diagnose.offline import diagnose_paths
 
-    answer = asyncio.run(diagnose_path(file, operation))
+    answer = asyncio.run(diagnose_paths(files, operation))
     if as_json:
         _print_json(answer)
     else:

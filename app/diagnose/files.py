@@ -89,7 +89,6 @@ async def diagnose_files(
         note for name, start in starts.items() for note in _notes(start, name if len(starts) > 1 else "")
     ]
     operation = asked or next((found for found in operations().values() if _claims(found, files)), None)
-    first, start = next(iter(starts.items()))
     if operation is None:
         one = SafetensorsCall(next(iter(starts.values())))
         file = Question(CONTAINER, one, "checks", "auto", 0, tuple(notes), large=True)
