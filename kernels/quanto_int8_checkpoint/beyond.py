@@ -10,7 +10,7 @@ from typing import Self
 
 from kernels.checking import Check, Fix, Severity, aside
 from kernels.checkpoint import Header, NameMapper
-from kernels.quanto_int8_checkpoint.layers import LayerCheck
+from kernels.quanto_int8_checkpoint.layer_check import LayerCheck
 from kernels.quanto_int8_checkpoint.quantization_map import NO_ACTIVATIONS, QINT8, Repeated, repeated
 from kernels.quanto_int8_checkpoint.repairs import Change
 from kernels.quanto_int8_checkpoint.signature import (
