@@ -17,18 +17,20 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.problems import Problem, problems
-from benchmarks.upstream import Upstream
+from benchmarks.problems import Function, Problem, problems
+from benchmarks.upstream import Upstream, one_line
 
 if TYPE_CHECKING:
-    from benchmarks.timing import Clock, Timing
+    from benchmarks.timing import Clock
+
+Figures = Mapping[str, Any]
 
 NONE = "–"
 AGREEMENT = 0.02  # of the mean magnitudes of outputs; tests hold them to much more
@@ -55,12 +57,13 @@ def main() -> int:
     print(f"{name}, {versions}; copy {copied / 1e9:.0f} GB/s read and written, empty kernel {empty:.2f} µs\n")
     print(row([*COLUMNS, *UPSTREAM]))
     print(row(["---"] * len([*COLUMNS, *UPSTREAM])))
-    notes: dict[str, None] = {}
+    rates = dict.fromkeys(problem.rate for problem in chosen if problem.flops)
+    notes = {f"{rate} matrix rate: {clock.matrix_rate(rate) / 1e12:.0f} TFLOP/s": None for rate in rates}
     failed = False
     process = Upstream(options.upstream_python, options.upstream_path) if options.upstream_python else None
     with closing(process) if process else nullcontext():
         for problem in chosen:
-            ours = clock.time(problem, problem.ours())
+            ours = timed(problem.ours, problem, clock)
             theirs = timed_by_upstream(problem, clock, process)
             print(
                 row([problem.operation, problem.size, *cells(problem, clock, copied, ours, theirs)]),
@@ -69,8 +72,6 @@ def main() -> int:
             for note, bad in remarks(problem, ours, theirs):
                 notes[note] = None
                 failed |= bad
-    for dtype in dict.fromkeys(problem.rate for problem in chosen if problem.flops):
-        notes[f"{dtype} matrix rate: {clock.matrix_rate(dtype) / 1e12:.0f} TFLOP/s"] = None
     print("", *(f"* {note}" for note in notes), sep="\n")
     return 1 if failed else 0
 
@@ -85,41 +86,58 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def timed_by_upstream(problem: Problem, clock: Clock, process: Upstream | None) -> Mapping[str, Any] | None:
-    """Fields of upstream's Timing, `error` with what it raised, or None where it is not asked."""
+def timed(function: Callable[[], Function], problem: Problem, clock: Clock) -> Figures:
+    """Fields of a Timing, or `error`: what the function raised, on the first line."""
+    try:
+        return vars(clock.time(problem, function()))
+    except Exception as error:  # noqa: BLE001 (the other rows are wanted all the same)
+        return {"error": one_line(error)}
+
+
+def timed_by_upstream(problem: Problem, clock: Clock, process: Upstream | None) -> Figures | None:
+    """The same of upstream's function; None where it is not asked."""
     if problem.upstream is None:
         return None
     if problem.upstream_package == "torch":
-        return vars(clock.time(problem, problem.upstream()))
+        return timed(problem.upstream, problem, clock)
     return process.time(problem) if process else None
 
 
 def cells(
-    problem: Problem, clock: Clock, copied: float, ours: Timing, theirs: Mapping[str, Any] | None
+    problem: Problem, clock: Clock, copied: float, ours: Figures, theirs: Figures | None
 ) -> Iterator[str]:
-    """Figures of one row."""
+    """Figures of one row; dashes for a side that failed."""
     floor = problem.moved / copied * 1e6
     if problem.flops:
         floor = max(floor, problem.flops / clock.matrix_rate(problem.rate) * 1e6)
-    yield from (f"{ours.device:.2f}", f"{ours.cold:.2f}", f"{ours.host:.0f}")
-    yield from (f"{floor:.2f}", f"{ours.device / floor:.2f}")
-    if theirs is None or "error" in theirs:
-        yield from [NONE] * len(UPSTREAM)
-        return
-    yield from (f"{theirs['device']:.2f}", f"{theirs['cold']:.2f}", f"{theirs['host']:.0f}")
-    yield from (f"{ours.device / theirs['device']:.3f}", f"{ours.cold / theirs['cold']:.3f}")
+    yield from figures(ours)
+    yield f"{floor:.2f}"
+    yield NONE if "error" in ours else f"{ours['device'] / floor:.2f}"
+    yield from figures(theirs)
+    for name in ("device", "cold"):
+        known = theirs is not None and name in theirs and name in ours
+        yield f"{ours[name] / theirs[name]:.3f}" if known and theirs else NONE
 
 
-def remarks(problem: Problem, ours: Timing, theirs: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
+def figures(side: Figures | None) -> Iterator[str]:
+    """Its three times."""
+    if side is None or "error" in side:
+        yield from (NONE, NONE, NONE)
+    else:
+        yield from (f"{side['device']:.2f}", f"{side['cold']:.2f}", f"{side['host']:.0f}")
+
+
+def remarks(problem: Problem, ours: Figures, theirs: Figures | None) -> Iterator[tuple[str, bool]]:
     """What to say below the table, and whether it is a failure."""
-    if theirs is None:
-        return
-    if "error" in theirs:
-        yield f"upstream, {problem.name}: {theirs['error']}", True
+    sides = {"ours": ours, "upstream's": theirs or {}}
+    failures = {name: side["error"] for name, side in sides.items() if "error" in side}
+    for name, error in failures.items():
+        yield f"{name}, {problem.name}: {error}", True
+    if theirs is None or failures:
         return
     if "version" in theirs:
         yield f"upstream: {theirs['version']}", False
-    for place, (mine, other) in enumerate(zip(ours.means, theirs["means"], strict=True)):
+    for place, (mine, other) in enumerate(zip(ours["means"], theirs["means"], strict=True)):
         if not abs(mine - other) <= AGREEMENT * abs(other):
             yield f"{problem.name}: output {place} has mean magnitude {mine:g}, upstream's {other:g}", True
 

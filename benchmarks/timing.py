@@ -130,6 +130,7 @@ class Clock:
 def in_graph(calls: Sequence[Call]) -> float:
     """Microseconds of one call: the median over replays of a graph that holds them all."""
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()  # what the calls read was written on another stream
     with torch.cuda.stream(stream):
         for call in calls:
             call()

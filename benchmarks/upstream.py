@@ -25,14 +25,21 @@ BOOTSTRAP = (
 
 
 class Upstream:
-    """A process that times upstream's functions on request, one problem after another."""
+    """A process that times upstream's functions on request, one problem after another.
+
+    After an error it starts anew: an error on the device stays in its process.
+    """
 
     def __init__(self, python: str, path: str | None) -> None:
-        given = [path, os.environ.get("PYTHONPATH")]
+        self.python, self.path = python, path
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        given = [self.path, os.environ.get("PYTHONPATH")]
         folders = [folder for each in given if each for folder in each.split(os.pathsep)]
         own = [str(Path(folder).resolve()) for folder in folders if Path(folder).resolve() != ROOT]
-        self.process = subprocess.Popen(
-            [python, "-c", BOOTSTRAP.format(root=str(ROOT))],
+        return subprocess.Popen(
+            [self.python, "-c", BOOTSTRAP.format(root=str(ROOT))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -47,12 +54,18 @@ class Upstream:
             self.process.stdin.flush()
             answer: Mapping[str, Any] = json.loads(self.process.stdout.readline())
         except (BrokenPipeError, ValueError):
-            return {"error": f"its process ended, status {self.process.wait()}"}
+            answer = {"error": f"its process ended, status {self.process.wait()}"}
+        if "error" in answer:
+            self.close()
+            self.process = self._start()
         return answer
 
     def close(self) -> None:
         """End the process."""
-        self.process.communicate()
+        try:
+            self.process.communicate()
+        except BrokenPipeError:
+            self.process.wait()
 
 
 def serve() -> None:
@@ -69,9 +82,14 @@ def serve() -> None:
             assert problem.upstream is not None
             timing = clock.time(problem, problem.upstream())
         except Exception as error:  # noqa: BLE001 (whatever upstream raises is the answer)
-            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers)
+            print(json.dumps({"error": one_line(error)}), file=answers)
         else:
             print(json.dumps({**vars(timing), "version": release()}), file=answers)
+
+
+def one_line(error: Exception) -> str:
+    """The error's class and first line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def release() -> str:

@@ -39,7 +39,7 @@ def launch(
             launch(device, kernel, grid, tensors, numbers, **options)
         return
     forms = [None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16) for tensor in tensors]
-    key = (id(kernel), device.index, *forms, *numbers, *options.values())
+    key = (id(kernel), device.index, *forms, tuple(numbers), *options.values())
     compiled = _kept.get(key)
     if compiled is not None:
         compiled[grid](*tensors, *numbers)

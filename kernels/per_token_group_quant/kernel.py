@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -156,29 +157,62 @@ def launch(
 
     Nothing is checked here: op.py's guard has done so. With no row, expert or group nothing is launched.
     """
-    rows, width = output_q.shape[-2:]
-    experts = output_q.shape[0] if masked_m is not None else 1
+    masked = masked_m is not None
+    prepared = _prepared(
+        output_q.shape,
+        input.stride(),
+        output_q.stride(),
+        output_s.stride(),
+        group_size,
+        scale_ue8m0,
+        fuse_silu_and_mul,
+        silu_and_mul_mode,
+        masked,
+        overlaps_launches(input.device),
+        input.device.type == "cpu",
+    )
+    if prepared is not None:
+        grid, numbers, options = prepared
+        tensors = (input, output_q, output_s, masked_m)
+        start(input.device, per_token_group_quant_kernel, grid, tensors, numbers, **options)
+
+
+@lru_cache(maxsize=4096)
+def _prepared(
+    shape: tuple[int, ...],
+    input_strides: tuple[int, ...],
+    code_strides: tuple[int, ...],
+    scale_strides: tuple[int, ...],
+    group_size: int,
+    packed: bool,
+    silu: bool,
+    mode: str,
+    masked: bool,
+    pdl: bool,
+    interpreted: bool,
+) -> tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]] | None:
+    """Grid, numbers and options of a launch for codes of this shape; None where there is nothing to do."""
+    rows, width = shape[-2:]
+    experts = shape[0] if masked else 1
     groups = width // group_size
     if rows == 0 or experts == 0 or groups == 0:
-        return
-    tile = choose_tile(rows, groups, group_size, packed=scale_ue8m0, interpreted=input.device.type == "cpu")
-    programs = -(-rows // tile.rows) * -(-groups // tile.groups)
-    pdl = overlaps_launches(input.device)
-    flags = _flags(scale_ue8m0, fuse_silu_and_mul, silu_and_mul_mode, masked=masked_m is not None, pdl=pdl)
-    options = {"num_warps": tile.warps} | ({"launch_pdl": True} if pdl else {})
-    tensors = (input, output_q, output_s, masked_m)
+        return None
+    tile = choose_tile(rows, groups, group_size, packed=packed, interpreted=interpreted)
+    flags = _flags(packed, silu, mode, masked=masked, pdl=pdl)
     numbers = (
         rows,
-        *_strides(input)[:2],
-        *_strides(output_q)[:2],
-        *_strides(output_s),
+        *_strides(input_strides)[:2],
+        *_strides(code_strides)[:2],
+        *_strides(scale_strides),
         groups,
         group_size,
         tile.rows,
         tile.groups,
         *flags.values(),
     )
-    start(input.device, per_token_group_quant_kernel, (programs, experts, 1), tensors, numbers, **options)
+    programs = -(-rows // tile.rows) * -(-groups // tile.groups)
+    options = {"num_warps": tile.warps} | ({"launch_pdl": True} if pdl else {})
+    return (programs, experts, 1), numbers, options
 
 
 def variant(
@@ -231,7 +265,6 @@ def _flags(
     }
 
 
-@lru_cache(maxsize=4096)
 def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interpreted: bool = False) -> Tile:
     """The tile for a problem of `rows` rows (an expert) of `groups` groups.
 
@@ -256,10 +289,10 @@ def choose_tile(rows: int, groups: int, group_size: int, *, packed: bool, interp
     return Tile(rows=tile_rows, groups=best, warps=max(1, tile_rows * row_elements // 512))
 
 
-def _strides(tensor: Tensor) -> tuple[int, int, int]:
+def _strides(strides: tuple[int, ...]) -> tuple[int, int, int]:
     """Strides of experts, rows and the last dimension, in elements; a flat tensor is one expert."""
-    expert, row, last = tensor.stride() if tensor.dim() == 3 else (0, *tensor.stride())
-    return expert, row, last
+    row, last = strides[-2:]
+    return (strides[0] if len(strides) == 3 else 0), row, last
 
 
 def _power_of_two(value: int) -> int:

@@ -39,6 +39,7 @@ def dot_kernel(
     codes_stride,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
     EVEN: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -50,7 +51,8 @@ def dot_kernel(
     column = tl.arange(0, COLUMNS)
     codes_row = codes_ptr + (tl.minimum(row, rows - 1).to(tl.int64) * codes_stride)[:, None]
     products = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for first in range(0, columns, COLUMNS):
+    # Stated at the loop, stages are for all its loads; else only for those that a matrix product takes.
+    for first in tl.range(0, columns, COLUMNS, num_stages=STAGES):
         at = first + column
         if EVEN:
             codes = tl.load(codes_row + at[None, :])
@@ -112,8 +114,8 @@ def linear_kernel(
         else:
             codes = tl.load(codes_row + at, mask=at < columns, other=0)
             x = tl.load(x_row + at, mask=at < columns, other=0.0)
-        # With fewer than 64 tokens triton takes the matrix instruction that waits. Hopper's asynchronous
-        # one, with converted codes in registers, gave wrong sums now and then (triton 3.6, 8 warps).
+        # The codes are the second operand: Hopper's matrix instruction takes that one from shared memory, and
+        # is waited for. As the first, converted in registers, they gave wrong sums (triton 3.6, 8 warps).
         sums = tl.dot(x, tl.trans(codes.to(dtype)), sums)
 
     inside = (token < tokens)[:, None] & (row < rows)[None, :]

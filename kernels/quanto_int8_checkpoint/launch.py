@@ -57,7 +57,7 @@ def _packed(plan: Plan, x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | 
     sizes = (rows, columns, x.stride(0), codes.stride(0))
     row_tiles = -(-rows // plan.rows)
     if not plan.tokens:
-        tile = (plan.rows, plan.columns, even, pdl)
+        tile = (plan.rows, plan.columns, plan.stages, even, pdl)
         grid = (row_tiles, tokens, 1)
         launch(x.device, dot_kernel, grid, (x, codes, scale, bias, y), (*sizes, *tile), **options)
         return y
@@ -98,7 +98,8 @@ def variants(dtype: torch.dtype, plan: Plan, *, pdl: bool = False) -> dict[str, 
     if plan is UNPACKED:
         chosen = {weight_kernel: constants | dict(zip(("ROWS", "COLUMNS"), WEIGHT_TILE, strict=True))}
     elif not plan.tokens:
-        chosen = {dot_kernel: constants | {"ROWS": plan.rows, "COLUMNS": plan.columns}}
+        tile = {"ROWS": plan.rows, "COLUMNS": plan.columns, "STAGES": plan.stages}
+        chosen = {dot_kernel: constants | tile}
     else:
         tile = {"ROWS": plan.rows, "TOKENS": plan.tokens, "COLUMNS": plan.columns, "SPLITS": plan.splits}
         chosen = {linear_kernel: constants | tile}

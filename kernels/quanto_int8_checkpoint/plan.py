@@ -57,7 +57,7 @@ def choose_plan(
         tile = Plan(_power(rows, 16, 64), _power(tokens, 16, 64), _power(columns, 16, 256))
         return replace(tile, tokens=0) if single else replace(tile, splits=min(2, -(-columns // 64)))
     if single:
-        return Plan(4, 0, 1024, warps=2)
+        return Plan(8, 0, 512, warps=2)
     tile = Plan(64, _power(tokens, 16, 32), 128, stages=4)
     programs = -(-rows // tile.rows) * -(-tokens // tile.tokens)
     stage = tile.columns * (tile.rows + tile.tokens * itemsize)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels.quanto_int8_checkpoint import reference
-from kernels.quanto_int8_checkpoint.plan import choose_plan, unpacks
+from kernels.quanto_int8_checkpoint.plan import Plan, choose_plan, unpacks
 from tests.kernels.quanto_int8_checkpoint.products import BF16, FP16, FP32, PRODUCTS, Product
 
 pytestmark = pytest.mark.gpu
@@ -98,6 +98,31 @@ def test_equal_inputs_give_equal_bits(launch: ModuleType) -> None:
     assert choose_plan(16, 1024, 8192, 2, SHARED).splits > 1
     first = launch.linear(**operands)
     assert all(torch.equal(first, launch.linear(**operands)) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(64, 16, 128, splits=3, stages=4),
+        Plan(64, 32, 128, splits=2, stages=4),
+        Plan(64, 64, 128),
+        Plan(64, 64, 64, splits=2, stages=4),
+        Plan(64, 128, 64, splits=2, stages=4),
+        Plan(128, 128, 64, warps=8, stages=4),
+        Plan(8, 0, 512, warps=2),
+    ],
+    ids=str,
+)
+def test_every_plan_computes_it_every_time(
+    launch: ModuleType, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    """Larger tiles take asynchronous instructions, whose mistakes would come and go."""
+    monkeypatch.setattr(launch, "choose_plan", lambda *_, **__: plan)
+    product = Product(100, 1000, 4096, bias=True)
+    operands = product.operands(fresh_seed(), "cuda")
+    first = launch.linear(**operands)
+    product.check(first, operands)
+    assert all(torch.equal(first, launch.linear(**operands)) for _ in range(50))
 
 
 @pytest.mark.parametrize("tokens", [1, 16, 1024])
