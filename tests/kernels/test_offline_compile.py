@@ -18,6 +18,8 @@ import pytest
 
 from kernels.offline import SHARED_MEMORY, TARGETS
 
+pytestmark = pytest.mark.timeout(300)
+
 PROGRAM = """
 import json, sys
 from importlib import import_module
@@ -60,7 +62,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

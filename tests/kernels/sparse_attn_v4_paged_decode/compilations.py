@@ -30,7 +30,7 @@ def variants(target: str) -> Iterator[tuple[str, Variant]]:
     yield "rows of width 1024", variant(torch.bfloat16, fp8=False, shared_bytes=shared, width=1024)
     if target == "sm90":
         for fp8 in (False, True):
-            for splits, width in ((1, 512), (4, 448), (2, 64)):
+            for splits, width in ((1, 512), (4, 448)):
                 yield (
                     f"Hopper, {'codes' if fp8 else 'rows'}, {width}, {splits}",
                     variant(
