@@ -19,6 +19,19 @@ _GROUP = tl.constexpr(GROUP)
 
 
 @triton.jit
+def _columns(
+    row, present, row_stride, column_stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr, D: tl.constexpr
+):  # fmt: skip
+    """Offsets of columns FIRST … FIRST + COLUMNS of rows, and which of the elements exist."""
+    column = FIRST + tl.arange(0, COLUMNS)
+    inside = present[:, None]
+    if FIRST + COLUMNS > D:
+        inside = inside & (column < D)[None, :]
+    offset = (row.to(tl.int64) * row_stride)[:, None] + (column.to(tl.int64) * column_stride)[None, :]
+    return offset, inside
+
+
+@triton.jit
 def _gather(
     pool_ptr,
     scales_ptr,
@@ -36,13 +49,8 @@ def _gather(
     query_type: tl.constexpr,
 ):
     """Columns FIRST … FIRST + COLUMNS of the slots' rows, [ROWS, COLUMNS] in the queries' type; 0 past D."""
-    column = FIRST + tl.arange(0, COLUMNS)
-    source = (
-        pool_ptr + (slots * pool_row_stride)[:, None] + (column.to(tl.int64) * pool_column_stride)[None, :]
-    )
-    inside = present[:, None]
-    if FIRST + COLUMNS > D:
-        inside = inside & (column < D)[None, :]
+    offset, inside = _columns(slots, present, pool_row_stride, pool_column_stride, FIRST, COLUMNS, D)
+    source = pool_ptr + offset
     if FP8:
         rows = tl.load(source, mask=inside, other=0).to(tl.float8e4nv, bitcast=True).to(query_type)
         group = FIRST // _GROUP + tl.arange(0, COLUMNS // _GROUP)
@@ -61,40 +69,19 @@ def _gather(
 
 @triton.jit
 def _load_queries(
-    q_ptr,
-    row,
-    present,
-    head_stride,
-    column_stride,
-    FIRST: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    q_ptr, row, present, head_stride, column_stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr,
     D: tl.constexpr,
-):
-    column = FIRST + tl.arange(0, COLUMNS)
-    inside = present[:, None]
-    if FIRST + COLUMNS > D:
-        inside = inside & (column < D)[None, :]
-    offset = (row.to(tl.int64) * head_stride)[:, None] + (column.to(tl.int64) * column_stride)[None, :]
+):  # fmt: skip
+    offset, inside = _columns(row, present, head_stride, column_stride, FIRST, COLUMNS, D)
     return tl.load(q_ptr + offset, mask=inside, other=0.0)
 
 
 @triton.jit
 def _store(
-    out_ptr,
-    values,
-    row,
-    present,
-    row_stride,
-    column_stride,
-    FIRST: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    out_ptr, values, row, present, row_stride, column_stride, FIRST: tl.constexpr, COLUMNS: tl.constexpr,
     D: tl.constexpr,
-):
-    column = FIRST + tl.arange(0, COLUMNS)
-    inside = present[:, None]
-    if FIRST + COLUMNS > D:
-        inside = inside & (column < D)[None, :]
-    offset = (row.to(tl.int64) * row_stride)[:, None] + (column.to(tl.int64) * column_stride)[None, :]
+):  # fmt: skip
+    offset, inside = _columns(row, present, row_stride, column_stride, FIRST, COLUMNS, D)
     tl.store(out_ptr + offset, values.to(out_ptr.dtype.element_ty), mask=inside)
 
 
