@@ -110,6 +110,14 @@ def test_everything_a_check_looks_at_exists(case: Case) -> None:
 
 
 @each_case
+def test_a_check_that_looks_at_elements_is_left_out_by_a_live_guard(case: Case) -> None:
+    """Elements of a tensor; a file's header holds texts and scales too, which are read with it."""
+    elements = [path for path in case.check.looks_at if path.endswith(".values")]
+    files = [name for name in case.check.arguments() if name in ("checkpoint", "others", "filename")]
+    assert case.check.reads_values == bool(elements) or files
+
+
+@each_case
 def test_a_check_says_why_what_and_how_bad(case: Case) -> None:
     check = case.check
     assert check.__doc__, "why the hardware or the format demands it"

@@ -90,6 +90,11 @@ def marker_bytes(header: Header) -> bytes | None:
     """What a described marker tensor holds; None where the description leaves it open."""
     if header.dtype not in ("U8", "I8", "BOOL") or header.numel > MAX_MARKER:
         return None
+    data = _elements(header)
+    return bytes(map(bool, data)) if data is not None and header.dtype == "BOOL" else data
+
+
+def _elements(header: Header) -> bytes | None:
     count = header.numel
     match header.values:
         case Text() as text:

@@ -23,6 +23,7 @@ class SequencesOutOfStep(Hazard):
     message = "cu and si are out of step: {what}"
     reason = "{what}: tokens are given another sequence's history, or memory outside is read"
     looks_at = ("cu.values", "si.values", "qkvr.shape", "cache_indices.shape")
+    reads_values = True
     requires = "cu from 0 to T, non-decreasing; cu[si[t]] <= t < cu[si[t] + 1] for every token"
     category = "values"
     what: str

@@ -79,6 +79,7 @@ class LocOutOfRange(OutOfRange):
     message = "{argument} holds {got}, the pools end at slot {last}"
     reason = "{argument} holds {got} and the last slot is {last}: upstream writes behind the pool, unnoticed"
     looks_at = ("loc.values", "k_buf.shape", "v_buf.shape", "do_store")
+    reads_values = True
     requires = "loc below the pools' slots; negative: not stored"
     premises = NUMBERS
 
@@ -99,6 +100,7 @@ class StateSlotOutOfRange(OutOfRange):
     message = "{argument} holds {got}, the caches end at slot {last}"
     reason = "{argument} holds {got}; slots are 0 … {last}, and -1 for padding: another state is overwritten"
     looks_at = ("cache_indices.values", "k_cache.shape", "v_cache.shape")
+    reads_values = True
     requires = "cache_indices -1 or a slot of the caches"
     premises = (StateDimensions,)
 
@@ -140,6 +142,7 @@ class TrackSlotOutOfRange(Tracked):
     message = "{argument} holds {got}, the caches' last slot is {last}"
     reason = "{argument} holds {got}, outside 0 … {last}: the state is copied out of bounds"
     looks_at = ("track_indices.values", "track_mask.values", "k_cache.shape")
+    reads_values = True
     requires = "track_indices slots of the caches"
     premises = (StateDimensions,)
 
@@ -168,6 +171,7 @@ class TrackedRowsOutOfRange(Tracked):
     )  # fmt: skip
     requires = "track_dst slots of the caches, track_rows rows of qkvr"
     premises = (StateDimensions, KWeightHasNoTaps, *NUMBERS)
+    reads_values = True
 
     @classmethod
     def ranges(cls, call: PrologueCall) -> Mapping[str, tuple[int, int, int]]:
@@ -199,6 +203,7 @@ class SlotsShared(Hazard):
     argument: str
     slot: int
     where: str = aside()
+    reads_values = True
 
     @classmethod
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
@@ -247,6 +252,7 @@ class PaddingNotMasked(Hazard):
     message = "token {token} is padding and its cache_mask is True: slot 0's history is read for it"
     reason = "cache_indices[{token}] is -1 and cache_mask[{token}] True: its results depend on slot 0's owner"
     looks_at = ("cache_indices.values", "cache_mask.values")
+    reads_values = True
     requires = "cache_mask False where cache_indices is -1"
     category = "values"
     severity = Severity.WARNING
@@ -285,6 +291,7 @@ class MaskedStateNotFinite(Hazard):
     message = "{argument} holds {got}, beyond bfloat16, where cache_mask leaves the state out"
     reason = "{argument} holds {got}, infinite as bfloat16: times a mask of 0 it makes the results NaN"
     looks_at = ("k_cache.values", "v_cache.values", "cache_mask.values")
+    reads_values = True
     requires = "finite caches, also where masked"
     category = "values"
     argument: str
