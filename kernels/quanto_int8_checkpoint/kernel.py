@@ -27,6 +27,13 @@ def widened(codes):
 
 
 @triton.jit
+def widened_half(codes):
+    """int8 codes as float16 in the same way, through the mantissa of 2^10."""
+    bits = (codes.to(tl.int16) & 0xFF) ^ 0x6480
+    return bits.to(tl.float16, bitcast=True) - 1152.0
+
+
+@triton.jit
 def dot_kernel(
     x_ptr,
     codes_ptr,
@@ -116,7 +123,8 @@ def linear_kernel(
             x = tl.load(x_row + at, mask=at < columns, other=0.0)
         # The codes are the second operand: Hopper's matrix instruction takes that one from shared memory, and
         # is waited for. As the first, converted in registers, they gave wrong sums (triton 3.6, 8 warps).
-        sums = tl.dot(x, tl.trans(codes.to(dtype)), sums)
+        weight = widened_half(codes) if dtype == tl.float16 else codes.to(dtype)
+        sums = tl.dot(x, tl.trans(weight), sums)
 
     inside = (token < tokens)[:, None] & (row < rows)[None, :]
     target = y_ptr + split.to(tl.int64) * tokens * rows + token.to(tl.int64)[:, None] * rows + row[None, :]
