@@ -31,6 +31,7 @@ def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:
     else:
         yield f"{FORMAT_KEY} is {short(declared)}: the file is of another format."
     if not call.packed:
+        yield from _otherwise_packed(call)
         return
     first = call.layer(call.packed[0])
     more = f" and {len(call.packed) - 1} more tensors" if len(call.packed) > 1 else ""
@@ -43,3 +44,17 @@ def why_not_quanto(call: QuantoCall, declared: str | None) -> Iterator[str]:
     if not call.all_qint8:
         other = next(layer for prefix in call.packed if not (layer := call.layer(prefix)).is_qint8)
         yield f"Only qint8 exports are accepted, and the layer has {other.describe(*REQUIRED)}."
+
+
+def _otherwise_packed(call: QuantoCall) -> Iterator[str]:
+    """A weight of bytes with scales beside it is no Quanto weight, and no plain one either."""
+    tensors = call.checkpoint.tensors
+    for name, header in tensors.items():
+        scale = tensors.get(f"{name}_scale")
+        if name.endswith(f".{DENSE}") and header.dtype in ("U8", "I8") and scale is not None:
+            yield (
+                f"{name!r} {header} has scales {scale} beside it: codes of another format, whose own metadata "
+                "is missing; a loader that knows of none takes the bytes for the weight. comfy_checkpoint "
+                "inspects such files."
+            )
+            return
