@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from catalog import sources
+from catalog import sources, verified
 from catalog.faults import LAUNCHER_PREFIX, Case, Demonstration, Fault
 from catalog.template import Template
 from kernels.call import Call, arguments_json
@@ -49,7 +49,7 @@ def additions(fault: Fault, related: Iterable[tuple[str, str]]) -> dict[str, Any
         "sites": sites(fault),
         "checks": [check(case) for case in fault.cases],
         "fix": fix(shown),
-        "repro": repro(shown),
+        "repro": repro(fault),
         "condition": "; or ".join(dict.fromkeys(case.check.requires for case in fault.cases)),
         "related": [{"id": identifier, "reason": reason} for identifier, reason in related],
         "provenance": provenance(fault),
@@ -142,8 +142,11 @@ def fix(shown: Demonstration | None) -> dict[str, Any] | None:
     }
 
 
-def repro(shown: Demonstration | None) -> dict[str, Any] | None:
-    """The failing and the passing call as diagnosis requests, and what the user sees of the failing one."""
+def repro(fault: Fault) -> dict[str, Any] | None:
+    """The failing and the passing call as diagnosis requests, what the user sees of the failing one, and when
+    both were last run.
+    """
+    shown = fault.shown
     if shown is None:
         return None
     operation = shown.case.operation
@@ -151,7 +154,7 @@ def repro(shown: Demonstration | None) -> dict[str, Any] | None:
         "failing": request(operation, shown.call),
         "passing": request(operation, operation.valid if shown.fix is None else shown.fix.call),
         "renderedMessage": shown.violation.text,
-        "lastVerified": None,
+        "lastVerified": verified.read().get(fault.id),
     }
 
 
@@ -179,5 +182,5 @@ def lifecycle(fault: Fault) -> dict[str, Any]:
         "status": "active",
         "firstSeen": known[0] if known else None,
         "lastSeen": known[-1] if known else None,
-        "priorWordings": [],
+        "priorWordings": list(fault.check.formerly),
     }

@@ -20,7 +20,7 @@ from catalog.match.user_regex import search_messages
 from catalog.snapshots.record import FromSource, sites, version_order
 from catalog.snapshots.shelf import Held
 from catalog.snapshots.snapshot import Row, Snapshot
-from catalog.store import Catalog, Filters, Repository, entry
+from catalog.store import Catalog, Filters, Repository, entries
 
 Known = Curated | FromSource
 
@@ -82,9 +82,7 @@ class Library:
         """Finds records in texts; threads may share it."""
         if not self.snapshots:
             return self.catalog.matcher
-        curated = InMemory(
-            entry(found.fault) for found in self.catalog.records if not found.fault.pythons_own
-        )
+        curated = InMemory(found for record in self.catalog.records for found in entries(record.fault))
         return Matcher.of([curated, *self.snapshots])
 
     # --- one record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
@@ -14,6 +14,7 @@ from catalog import match
 from catalog.faults import OWN_REPO, Fault
 from catalog.load import WRITTEN_ON, Curated, load
 from catalog.match.user_regex import search_messages
+from catalog.template import Template, infer_kind
 from kernels.checking import Check
 from kernels.registry import Operation
 
@@ -73,7 +74,7 @@ class Catalog:
     @cached_property
     def matcher(self) -> match.Matcher:
         """Finds records in texts. Building it is the slow part; it may be shared between threads."""
-        return match.Matcher(entry(found.fault) for found in self.records if not found.fault.pythons_own)
+        return match.Matcher(found for record in self.records for found in entries(record.fault))
 
     def get(self, identifier: str) -> Curated | None:
         """The record of this id."""
@@ -135,8 +136,20 @@ def load_catalog() -> Catalog:
     return Catalog(load(strict=False))
 
 
+def entries(fault: Fault) -> Iterator[match.Entry]:
+    """A fault as the matcher takes it: by its wording, and by those of earlier versions at no known line."""
+    if fault.pythons_own:
+        return
+    own = entry(fault)
+    yield own
+    for wording in fault.check.formerly:
+        kinds = tuple(infer_kind(hole.expr, hole.format_spec) for hole in Template.parse(wording).holes)
+        sites = tuple(replace(site, lines=()) for site in own.sites)
+        yield replace(own, message=wording, hole_kinds=kinds, sites=sites)
+
+
 def entry(fault: Fault) -> match.Entry:
-    """A fault as the matcher takes it."""
+    """A fault as the matcher takes it, by its wording of today."""
     exception = fault.check.raises.__name__
     return match.Entry(
         record_id=fault.id,

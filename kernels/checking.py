@@ -1,10 +1,8 @@
 """Checks declared once, walked two ways.
 
 A check is a class, a violation is an instance of it, and the instance's printed fields fill the message's
-holes in
-order. `guard` raises the first violation, as upstream does; `examine` lists every check as passed, failed
-or not
-reached. Both consume the same lazy walk.
+holes in order. `guard` raises the first violation, as upstream does; `examine` lists every check as passed,
+failed or not reached. Both consume the same lazy walk.
 """
 
 from __future__ import annotations
@@ -94,6 +92,8 @@ class Check(Generic[S]):
     """Upstream's letters, holes too; "" when upstream raises without a text."""
     sites: ClassVar[tuple[Site, ...]] = ()
     """Where upstream raises it, in path and line order; empty for a check of our own."""
+    formerly: ClassVar[tuple[str, ...]] = ()
+    """What earlier versions said in its place, templates as they wrote them, the oldest first."""
     reason: ClassVar[str]
     """Why it fails, one sentence; `{field}` names a field of the violation."""
     looks_at: ClassVar[tuple[str, ...]] = ()
@@ -252,9 +252,14 @@ class Event:
     violations: tuple[Check[Any], ...] = ()
 
 
-def walk(stages: Stages, call: Call, *, values: bool = True) -> Iterator[Event]:
-    """Evaluate checks lazily in upstream's order; `values=False` leaves out those that read elements."""
-    blocked: set[type[Check[Any]]] = set()
+def walk(
+    stages: Stages, call: Call, *, values: bool = True, blocked: set[type[Check[Any]]] | None = None
+) -> Iterator[Event]:
+    """Evaluate checks lazily in upstream's order; `values=False` leaves out those that read elements.
+
+    blocked   the checks that earlier stages leave unmet; those of these stages are added to it
+    """
+    blocked = set() if blocked is None else blocked
     subject: Any = call
     for stage in stages:
         if isinstance(stage, Step):

@@ -68,7 +68,7 @@ def prefilled(fault: Fault, match: Match, budget: Budget) -> tuple[str, dict[str
 
     With no budget left the request is the record's own example.
     """
-    goal = _goal(match)
+    goal = _goal(fault, match)
     starts: list[tuple[Case, _Attempt]] = []
     for case in fault.cases:
         example = case.check.example()
@@ -92,8 +92,11 @@ def prefilled(fault: Fault, match: Match, budget: Budget) -> tuple[str, dict[str
     return case.operation.name, request(case.operation, attempt.call)
 
 
-def _goal(match: Match) -> _Goal:
+def _goal(fault: Fault, match: Match) -> _Goal:
+    """What the text tells; an earlier version's wording has other holes than today's check."""
     captures = {index: item for index, item in enumerate(match.captures) if item.name not in PLACE}
+    if len(captures) != len([captured for captured in fault.captures if captured.name not in PLACE]):
+        captures = {}
     named = {int(item.value) for item in match.captures if item.name == "line" and item.value.isdecimal()}
     return _Goal(captures, frozenset(named or (match.site.lines if match.site is not None else ())))
 

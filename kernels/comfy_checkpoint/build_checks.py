@@ -61,6 +61,7 @@ class Nvfp4Capability(BuildCheck):
     """
 
     message = "Comfy NVFP4 matmul requires NVIDIA compute capability 10.0+"
+    formerly = ("Comfy NVFP4 layer {prefix!r} must request full_precision_matrix_mult",)
     sites = at(137, "ComfyNvfp4LinearMethod.__init__", NVFP4_FILE)
     reason = "{prefix!r} asks for FP4 products, and the GPU has compute capability {capability}"
     looks_at = ("capability", "checkpoint.metadata")

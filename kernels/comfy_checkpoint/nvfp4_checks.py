@@ -295,6 +295,9 @@ class Nvfp4PreQuantScale(LayerCheck):
     message = (
         "Comfy NVFP4 layer {prefix!r} has an incompatible pre_quant_scale: {pre_scale_dtype}{pre_scale_shape}"
     )
+    formerly = (
+        "Comfy NVFP4 layer {prefix!r} has a pre-quant scale that the native NVFP4 GEMM cannot consume",
+    )
     sites = at(351)
     reason = (
         "pre_quant_scale of {prefix!r} is {dtype} of shape {shape}; it must be BF16, F16 or F32 of shape "

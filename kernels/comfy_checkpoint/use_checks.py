@@ -151,6 +151,7 @@ class EmbeddingAsLinear(LinearCheck):
 
     raises = NotImplementedError
     message = "Comfy INT8 embeddings support lookup only"
+    formerly = ("Comfy INT8 embedding weights support lookup only",)
     sites = at(78, "ComfyInt8EmbeddingMethod.apply", INT8_FILE)
     reason = "{prefix!r} is an INT8 embedding table and x is an activation; only row numbers can be looked up"
     requires = "row numbers for an INT8 embedding table"

@@ -53,7 +53,7 @@ def _otherwise_packed(call: QuantoCall) -> Iterator[str]:
         scale = tensors.get(f"{name}_scale")
         if name.endswith(f".{DENSE}") and header.dtype in ("U8", "I8") and scale is not None:
             yield (
-                f"{name!r} {header} has scales {scale} beside it: codes of another format, whose own metadata "
+                f"{name!r} {header} has scales {scale} beside it: codes of another format whose metadata "
                 "is missing; a loader that knows of none takes the bytes for the weight. comfy_checkpoint "
                 "inspects such files."
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -15,8 +16,12 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from app.lookup.service import match_text
 from catalog.faults import Fault, faults
+from catalog.match import MATCH
 from catalog.prose import Prose, path_of, read, written_names
+from catalog.store import load_catalog
+from catalog.template import Template
 from kernels.comfy_checkpoint.checks import OPERATIONS
 from kernels.comfy_checkpoint.op import RUNNERS
 from kernels.comfy_checkpoint.signature import ComfyCall
@@ -172,3 +177,39 @@ def test_a_record_says_enough_and_leads_on(identifier: str) -> None:
     assert 2 <= len(related) == len(set(related)) <= 5
     assert f"{FOLDER}/{identifier}" not in related
     assert set(related) <= written_names()
+
+
+FORMERLY = [
+    ("embedding_as_linear", NotImplementedError, "Comfy INT8 embedding weights support lookup only"),
+    (
+        "nvfp4_capability",
+        ValueError,
+        "Comfy NVFP4 layer 'blk.fc' must request full_precision_matrix_mult",
+    ),
+    (
+        "nvfp4_pre_quant_scale",
+        ValueError,
+        "Comfy NVFP4 layer 'blk.fc' has a pre-quant scale that the native NVFP4 GEMM cannot consume",
+    ),
+]
+
+
+@pytest.mark.parametrize(("identifier", "raises", "text"), FORMERLY)
+def test_what_earlier_versions_said_finds_the_record_too(
+    identifier: str, raises: type[Exception], text: str
+) -> None:
+    catalog = load_catalog()
+    report = catalog.matcher.match(f"{raises.__name__}: {text}")
+    assert report.matches[0].record_id == RECORDS[identifier].id
+    assert report.matches[0].score >= MATCH
+    found = catalog.get(RECORDS[identifier].id)
+    assert found is not None
+    [wording] = found.x["lifecycle"]["priorWordings"]
+    assert re.fullmatch(Template.parse(wording).pattern, text)
+    answer = match_text(f"{raises.__name__}: {text}".encode(), repo=None, limit=1)
+    assert answer["matches"][0]["spec"]["operation"] == OPERATION.name
+
+
+def test_no_other_record_has_had_another_wording() -> None:
+    held = {found.fault.name for found in load_catalog().records if found.x["lifecycle"]["priorWordings"]}
+    assert held == {f"{FOLDER}/{identifier}" for identifier, _, _ in FORMERLY}

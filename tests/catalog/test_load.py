@@ -134,7 +134,7 @@ def test_additions_of_a_record(curated: dict[str, Curated]) -> None:
     assert x["repro"]["failing"]["arguments"]["kv_scales"]["dtype"] == edit["from"]
     assert x["repro"]["passing"]["arguments"]["kv_scales"]["dtype"] == "float32"
     assert x["repro"]["renderedMessage"] == f"kv_scales must be fp32, got torch.{edit['from']}"
-    assert x["repro"]["lastVerified"] is None
+    assert x["repro"]["lastVerified"]["level"] == "run"
     assert x["lifecycle"] == {"status": "active", "firstSeen": SHA, "lastSeen": "0.5.23", "priorWordings": []}
 
 
