@@ -13,10 +13,10 @@ from kernels.inkling_attn_prologue.beyond import Hazard
 from kernels.inkling_attn_prologue.conversion import NUMBERS, POOLS
 from kernels.inkling_attn_prologue.derived import offsets, pool_rows, stores, taps, tokens, updates, width
 from kernels.inkling_attn_prologue.dimensions import (
+    STATE_DIMENSIONS,
+    WINDOW_DIMENSIONS,
     QkvrDimensions,
-    StateDimensions,
     WeightDimensions,
-    WindowDimensions,
 )
 from kernels.inkling_attn_prologue.signature import HEAD, ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import Shape, TensorSpec
@@ -41,7 +41,7 @@ class Misaligned(Hazard):
     )  # fmt: skip
     requires = "addresses, and strides of caches and windows, multiples of 16 bytes; FP8 pools 8"
     category = "alignment"
-    premises = (StateDimensions, WindowDimensions, WeightDimensions, KWeightHasNoTaps, *NUMBERS)
+    premises = (*STATE_DIMENSIONS, *WINDOW_DIMENSIONS, WeightDimensions, KWeightHasNoTaps, *NUMBERS)
     what: str
     argument: str
     got: int
@@ -235,7 +235,7 @@ class SlotsShareMemory(Hazard):
     )  # fmt: skip
     requires = "every slot of what is written in memory of its own"
     category = "overlap"
-    premises = (*POOLS, StateDimensions, WindowDimensions, *NUMBERS)
+    premises = (*POOLS, *STATE_DIMENSIONS, *WINDOW_DIMENSIONS, *NUMBERS)
     argument: str
     dim: int
     stride: int

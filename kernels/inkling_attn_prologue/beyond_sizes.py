@@ -22,7 +22,7 @@ from kernels.inkling_attn_prologue.derived import (
     whole,
     width,
 )
-from kernels.inkling_attn_prologue.dimensions import StateDimensions, WeightDimensions, WindowDimensions
+from kernels.inkling_attn_prologue.dimensions import STATE_DIMENSIONS, WINDOW_DIMENSIONS, WeightDimensions
 from kernels.inkling_attn_prologue.signature import HEAD, DecodeCall, ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import Shape, TensorSpec
 
@@ -246,7 +246,7 @@ class SizesOutOfStep(Hazard):
     )  # fmt: skip
     requires = "caches [N, W - 1, >= dkv] of one N, weights [>= dkv, W], windows [>= B, >= n, W - 1, >= dkv]"
     category = "shape"
-    premises = (*SIZES, KWeightHasNoTaps, StateDimensions, WindowDimensions, WeightDimensions, *NUMBERS)
+    premises = (*SIZES, KWeightHasNoTaps, *STATE_DIMENSIONS, *WINDOW_DIMENSIONS, WeightDimensions, *NUMBERS)
     argument: str
     shape: Shape
     wanted: str

@@ -24,7 +24,7 @@ from kernels.inkling_attn_prologue.derived import (
     tracks,
     updates,
 )
-from kernels.inkling_attn_prologue.dimensions import StateDimensions
+from kernels.inkling_attn_prologue.dimensions import STATE_DIMENSIONS
 from kernels.inkling_attn_prologue.signature import DecodeCall, ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import TensorSpec
 from kernels.values import Full, Listed, Randint, Zeros
@@ -102,7 +102,7 @@ class StateSlotOutOfRange(OutOfRange):
     looks_at = ("cache_indices.values", "k_cache.shape", "v_cache.shape")
     reads_values = True
     requires = "cache_indices -1 or a slot of the caches"
-    premises = (StateDimensions,)
+    premises = STATE_DIMENSIONS
 
     @classmethod
     def ranges(cls, call: PrologueCall) -> Mapping[str, tuple[int, int, int]]:
@@ -144,7 +144,7 @@ class TrackSlotOutOfRange(Tracked):
     looks_at = ("track_indices.values", "track_mask.values", "k_cache.shape")
     reads_values = True
     requires = "track_indices slots of the caches"
-    premises = (StateDimensions,)
+    premises = STATE_DIMENSIONS
 
     @classmethod
     def ranges(cls, call: PrologueCall) -> Mapping[str, tuple[int, int, int]]:
@@ -170,7 +170,7 @@ class TrackedRowsOutOfRange(Tracked):
         "do_cache_update",
     )  # fmt: skip
     requires = "track_dst slots of the caches, track_rows rows of qkvr"
-    premises = (StateDimensions, KWeightHasNoTaps, *NUMBERS)
+    premises = (*STATE_DIMENSIONS, KWeightHasNoTaps, *NUMBERS)
     reads_values = True
 
     @classmethod

@@ -40,12 +40,15 @@ from kernels.inkling_attn_prologue.completion import (
 from kernels.inkling_attn_prologue.conversion import CONVERSION, TrackIndicesMissing
 from kernels.inkling_attn_prologue.dimensions import (
     IndicesDimensions,
+    InitialMasksDimensions,
     MasksDimensions,
     OwnersDimensions,
     QkvrDimensions,
     StartsDimensions,
     StateDimensions,
     TrackDimensions,
+    VStateDimensions,
+    VWindowDimensions,
     WeightDimensions,
     WindowDimensions,
 )
@@ -129,8 +132,8 @@ IN_PYTHON_DECODE: tuple[type[PrologueCheck], ...] = (
 )
 
 ON_ROWS = (WidthsSplitHeads, QueryLanesSplitHeads, QkvrDimensions, QkvrRowsUnaligned, OffsetsUnaligned)
-ON_STATE = (StateDimensions, StateChannelsStrided)
-ON_STATE_STRIDES = (WeightDimensions, StateStridesDiffer)
+ON_STATE = (StateDimensions, StateChannelsStrided, VStateDimensions)
+ON_STATE_STRIDES = (StateStridesDiffer, WeightDimensions)
 ON_TAU = (TauNotFloat32, TauStrided, TauTooShort)
 
 ON_TYPES = (NotOnOneGpu, LocMisread, MaskMisread, StateSlotsNotWhole, GammaMisread, StateMisread, PoolMisread)
@@ -163,6 +166,7 @@ VERIFY: tuple[type[PrologueCheck], ...] = (
     *ON_STATE,
     WindowDimensions,
     WindowsStrided,
+    VWindowDimensions,
     TooManyLanes,
     *on_pools(StoreRequired),
     *ON_TAU,
@@ -181,6 +185,7 @@ EXTEND: tuple[type[PrologueCheck], ...] = (
     StartsNotPerSequence,
     MasksDimensions,
     MasksNotPerSequence,
+    InitialMasksDimensions,
     *ON_STATE,
     *ON_STATE_STRIDES,
     TooManyLanes,

@@ -1,4 +1,8 @@
-"""Tensors with too few dimensions: the compiled launchers ask for a size or stride they do not have."""
+"""Tensors with too few dimensions: the compiled launchers ask for a size or stride they do not have.
+
+A condition on two tensors is `&&`: where it fails for the first, the second is never asked, and its
+dimensions come after the condition.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +82,7 @@ def shape_of(call: PrologueCall, name: str) -> Shape:
 
 
 STATE = "[N, W - 1, dkv]"
+WINDOW = "[B, n, W - 1, dkv]"
 
 
 @dataclass(frozen=True)
@@ -101,20 +106,38 @@ class QkvrDimensions(TooFewDimensions):
 
 @dataclass(frozen=True)
 class StateDimensions(TooFewDimensions):
-    """A state slot holds the last W - 1 rows."""
+    """A state slot holds the last W - 1 rows of k."""
 
-    looks_at = ("k_cache.shape", "v_cache.shape")
-    requires = "k_cache and v_cache of 3 dimensions"
-    asks = (("k_cache", 2, STATE), ("v_cache", 2, STATE))
+    looks_at = ("k_cache.shape",)
+    requires = "k_cache of 3 dimensions"
+    asks = (("k_cache", 2, STATE),)
+
+
+@dataclass(frozen=True)
+class VStateDimensions(TooFewDimensions):
+    """A state slot holds the last W - 1 rows of v too."""
+
+    looks_at = ("v_cache.shape",)
+    requires = "v_cache of 3 dimensions"
+    asks = (("v_cache", 2, STATE),)
 
 
 @dataclass(frozen=True)
 class WindowDimensions(TooFewDimensions):
     """A window holds the state after each drafted token."""
 
-    looks_at = ("k_inter.shape", "v_inter.shape")
-    requires = "k_inter and v_inter of 4 dimensions"
-    asks = (("k_inter", 3, "[B, n, W - 1, dkv]"), ("v_inter", 3, "[B, n, W - 1, dkv]"))
+    looks_at = ("k_inter.shape",)
+    requires = "k_inter of 4 dimensions"
+    asks = (("k_inter", 3, WINDOW),)
+
+
+@dataclass(frozen=True)
+class VWindowDimensions(TooFewDimensions):
+    """A window of v is as one of k."""
+
+    looks_at = ("v_inter.shape",)
+    requires = "v_inter of 4 dimensions"
+    asks = (("v_inter", 3, WINDOW),)
 
 
 @dataclass(frozen=True)
@@ -146,11 +169,20 @@ class StartsDimensions(TooFewDimensions):
 
 @dataclass(frozen=True)
 class MasksDimensions(TooFewDimensions):
-    """One mask a sequence."""
+    """One mask of the convolution a sequence."""
 
-    looks_at = ("cache_mask.shape", "has_initial_state.shape")
-    requires = "cache_mask and has_initial_state of 1 dimension"
-    asks = (("cache_mask", 0, "[B]"), ("has_initial_state", 0, "[B]"))
+    looks_at = ("cache_mask.shape",)
+    requires = "cache_mask of 1 dimension"
+    asks = (("cache_mask", 0, "[B]"),)
+
+
+@dataclass(frozen=True)
+class InitialMasksDimensions(TooFewDimensions):
+    """One mask of the state a sequence."""
+
+    looks_at = ("has_initial_state.shape",)
+    requires = "has_initial_state of 1 dimension"
+    asks = (("has_initial_state", 0, "[B]"),)
 
 
 @dataclass(frozen=True)
@@ -173,3 +205,7 @@ class TrackDimensions(TooFewDimensions):
         slots = TensorSpec((), cls.valid.loc.dtype)
         mask = TensorSpec((tokens(cls.valid),), cls.valid.cache_mask.dtype)
         return cls.valid.replace(track_mask=mask, track_indices=slots)
+
+
+STATE_DIMENSIONS = (StateDimensions, VStateDimensions)
+WINDOW_DIMENSIONS = (WindowDimensions, VWindowDimensions)

@@ -124,18 +124,18 @@ class MasksNotPerSequence(Launched):
     premises = (IndicesDimensions, MasksDimensions)
     sequences: int = aside()
     masks: int = aside()
-    initial: int = aside()
+    initial: int | str = aside()
 
     @classmethod
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         if isinstance(call, ExtendCall):
-            lengths = call.cache_mask.shape[0], call.has_initial_state.shape[0]
-            if lengths != (owners(call), owners(call)):
-                yield cls(owners(call), *lengths)
+            lengths = (call.cache_mask.shape[0], *call.has_initial_state.shape[:1])
+            if any(length != owners(call) for length in lengths):
+                yield cls(owners(call), lengths[0], lengths[-1] if len(lengths) > 1 else "without a length")
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
         for name in ("cache_mask", "has_initial_state"):
-            if getattr(call, name).shape[0] != self.sequences:
+            if getattr(call, name).shape[:1] != (self.sequences,):
                 call = call.with_tensor(name, shape=(self.sequences,), values=None)
         yield Fix(f"Pass one mask for each of {self.sequences} sequences", call, safe=True)
 

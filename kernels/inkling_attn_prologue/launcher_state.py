@@ -11,7 +11,7 @@ from kernels.inkling_attn_prologue.allocation import KWeightHasNoTaps
 from kernels.inkling_attn_prologue.bound import Launched, at
 from kernels.inkling_attn_prologue.conversion import POOLS
 from kernels.inkling_attn_prologue.derived import pool_rows, width
-from kernels.inkling_attn_prologue.dimensions import StateDimensions, WeightDimensions, WindowDimensions
+from kernels.inkling_attn_prologue.dimensions import STATE_DIMENSIONS, StateDimensions, WindowDimensions
 from kernels.inkling_attn_prologue.signature import HEAD, PrologueCall, VerifyCall
 from kernels.spec import TensorSpec
 
@@ -34,7 +34,7 @@ class StateChannelsStrided(Launched):
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         for name in ("k_cache", "v_cache"):
             tensor: TensorSpec = getattr(call, name)
-            if tensor.strides[2] != 1:
+            if tensor.ndim > 2 and tensor.strides[2] != 1:
                 yield cls(name, tensor.strides)
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
@@ -65,7 +65,7 @@ class WindowsStrided(Launched):
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         if isinstance(call, VerifyCall):
             k, v = call.k_inter.strides, call.v_inter.strides
-            if k[:4] != v[:4] or k[3] != 1:
+            if k[3] != 1 or (len(v) > 3 and k[:4] != v[:4]):
                 yield cls(k, v)
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
@@ -89,7 +89,7 @@ class StateStridesDiffer(Launched):
     looks_at = ("k_cache.strides", "v_cache.strides", "k_weight.strides", "v_weight.strides")
     requires = "caches of equal slot and row strides, weights of equal channel strides"
     category = "layout"
-    premises = (StateDimensions, WeightDimensions, KWeightHasNoTaps)
+    premises = (*STATE_DIMENSIONS, KWeightHasNoTaps)
     what: str = aside()
     k: tuple[int, ...] = aside()
     v: tuple[int, ...] = aside()
@@ -98,7 +98,7 @@ class StateStridesDiffer(Launched):
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         if call.k_cache.strides[:2] != call.v_cache.strides[:2]:
             yield cls("the cache strides", call.k_cache.strides, call.v_cache.strides)
-        if call.k_weight.strides[0] != call.v_weight.strides[0]:
+        if call.v_weight.ndim and call.k_weight.strides[0] != call.v_weight.strides[0]:
             yield cls("the weight strides", call.k_weight.strides, call.v_weight.strides)
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:

@@ -394,9 +394,62 @@ def test_a_check_is_not_evaluated_where_a_dimension_is_missing(operation: Operat
     call = (
         base(operation).with_tensor("k_cache", strides=(384, 128, 2)).with_tensor("v_cache", shape=(8, 128))
     )
-    assert "state_dimensions" in failed(operation, call)
+    assert "v_state_dimensions" in failed(operation, call)
     call = call.with_tensor("v_cache", shape=(8,)).with_tensor("v_weight", shape=())
     assert "weight_dimensions" in failed(operation, call)
+
+
+NO_DIMENSION = "Index {index} out of bounds for tensor with {ndim} dimensions"
+HALVES = {
+    "state of k strided, of v flat": (
+        {"k_cache": {"strides": (384, 128, 2)}, "v_cache": {"shape": (8, 384)}},
+        {"v_cache": {"shape": (8, 384)}},
+        {"decode": 816, "verify": 413, "extend": 1313},
+        "conv caches must be channel-contiguous",
+        (2, 2),
+    ),
+    "windows of k strided, of v flat": (
+        {"k_inter": {"strides": (1152, 384, 128, 2)}, "v_inter": {"shape": (2, 3, 384)}},
+        {"v_inter": {"shape": (2, 3, 384)}},
+        {"verify": 414},
+        "inter buffers must be channel-contiguous with equal strides",
+        (3, 3),
+    ),
+    "masks of the convolution too many, of the state without a length": (
+        {"cache_mask": {"shape": (5,)}, "has_initial_state": {"shape": ()}},
+        {"has_initial_state": {"shape": ()}},
+        {"extend": 1312},
+        "per-seq arrays must be [B]",
+        (0, 0),
+    ),
+    "strides of the state, weights of v without a dimension": (
+        {"v_cache": {"strides": (512, 128, 1)}, "v_weight": {"shape": ()}},
+        {"v_weight": {"shape": ()}},
+        {"decode": 817, "verify": 501, "extend": 1314},
+        "k/v cache+weight strides must match",
+        (0, 0),
+    ),
+}
+"""Both halves of a condition on two tensors broken, the second alone, the condition's lines, its text, and
+what is asked of the second: index and dimensions.
+"""
+
+
+def changed(operation: Operation, tensors: dict[str, dict[str, Any]]) -> PrologueCall:
+    call = base(operation)
+    for name, attributes in tensors.items():
+        call = call.with_tensor(name, **attributes)
+    return call
+
+
+@pytest.mark.parametrize(("row", "kind"), [(row, kind) for row, case in HALVES.items() for kind in case[2]])
+def test_a_condition_that_fails_for_the_first_tensor_never_asks_the_second(row: str, kind: str) -> None:
+    both, second, lines, text, (index, ndim) = HALVES[row]
+    operation = KINDS[kind]
+    assert raised(operation, changed(operation, both)) == ("RuntimeError", f"{PLACE}{lines[kind]}: {text}")
+    missing = NO_DIMENSION.format(index=index, ndim=ndim)
+    assert raised(operation, changed(operation, second)) == ("IndexError", missing)
+    assert len([name for name in failed(operation, changed(operation, both)) if "dimensions" in name]) == 1
 
 
 def test_extend_without_tokens_returns_before_it_looks_at_tau() -> None:
