@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -280,7 +280,7 @@ def _walk_check(
 ) -> Iterator[Event]:
     if check.reads_values and not values:
         return
-    event = _evaluate(check, subject, blocked) if given else Event(check, Status.NOT_REACHED, subject)
+    event = evaluate(check, subject, blocked) if given else Event(check, Status.NOT_REACHED, subject)
     if event.status is not Status.PASSED:
         blocked.add(check)
     yield event
@@ -297,7 +297,7 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
     for item in loop.items(subject):
         inside = set(before)
         for check in checks if loop.select is None else loop.select(item):
-            event = _evaluate(check, item, inside)
+            event = evaluate(check, item, inside)
             if event.status is not Status.PASSED:
                 inside.add(check)
             yield event
@@ -305,7 +305,8 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
             blocked |= inside
 
 
-def _evaluate(check: type[Check[Any]], subject: Any, blocked: set[type[Check[Any]]]) -> Event:
+def evaluate(check: type[Check[Any]], subject: Any, blocked: Set[type[Check[Any]]]) -> Event:
+    """What one check says of a subject, the `blocked` ones being unmet."""
     if not blocked.isdisjoint(check.premises) or not check.evaluable(subject):
         return Event(check, Status.NOT_REACHED, subject)
     violations = tuple(check.find(subject))
