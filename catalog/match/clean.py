@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from html import unescape
 from itertools import accumulate, compress
 from typing import Final
@@ -140,19 +139,23 @@ class Chunk:
         self._data = data[start:stop]
         self.key = key(self._data)
         self._offsets: dict[int, list[int]] = {}
+        self._counted: list[int] | None = None if len(self._data) > _BLOCK else [0, len(self.key)]
 
-    @cached_property
+    @property
     def _before(self) -> list[int]:
         """How many key characters lie before each block."""
-        blocks = range(0, len(self._data), _BLOCK)
-        return list(accumulate((len(self._part(at, at + _BLOCK)) for at in blocks), initial=0))
+        if self._counted is None:
+            blocks = range(0, len(self._data), _BLOCK)
+            counts = (len(self._part(at, at + _BLOCK)) for at in blocks)
+            self._counted = list(accumulate(counts, initial=0))
+        return self._counted
 
     def _part(self, start: int, stop: int) -> bytes:
         return key(self._data[start:stop])
 
     def offset(self, at: int) -> int:
         """The offset in the text of the key's character `at`."""
-        block = bisect_right(self._before, at) - 1
+        block = bisect_right(self._before, at) - 1 if len(self._data) > _BLOCK else 0
         if (offsets := self._offsets.get(block)) is None:
             data = self._data[block * _BLOCK : (block + 1) * _BLOCK]
             offsets = self._offsets[block] = list(compress(range(len(data)), data.translate(_KEPT)))

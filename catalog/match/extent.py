@@ -79,7 +79,7 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     pieces = tuple((left, right) for (_, left), (right, _) in pairwise(bounds))
     if group.weight < 40 and any(_broken(data[left:right]) for left, right in pieces):
         return None
-    tail = group.members[0].tail.strip().encode("latin-1", "replace")
+    tail = group.members[0].tail
     if tail and data.startswith(tail, end) and not data.endswith(tail, spots[-1][1], end):
         end += len(tail)
     rest = data[end : end + 64].split(b"\n")[0].strip(_SPACE)

@@ -15,9 +15,9 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from catalog.match.clean import Chunk
+from catalog.match.context import is_secondary
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
-from catalog.template import Template
 
 MAX_HOLE: Final = 2048
 """Longest value inside a message, in key characters; a last hole is bounded by the end of its message."""
@@ -40,24 +40,26 @@ Numbers = Any
 """A numpy array, or one number of one."""
 
 
-@dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of a group with its own template: the spelling its captures are cut from."""
+    """One entry of a group with its own template: the spelling its captures are cut from.
 
-    entry: Entry
-    template: Template
+    prints_place  whether the message names the file and line that raise it
+    tail          what the message ends with that no key holds: quotes, a full stop
+    secondary     whether it only says that another process failed
+    raised_as     the last parts of the names of the classes that its sites raise
+    """
 
-    @property
-    def prints_place(self) -> bool:
-        """Whether the message names the file and line that raise it."""
-        pairs = zip(self.entry.hole_kinds, self.template.segments[1:], strict=True)
-        return any(kind == "path" and after == ":" for kind, after in pairs)
+    __slots__ = ("entry", "prints_place", "raised_as", "secondary", "tail", "template")
 
-    @property
-    def tail(self) -> str:
-        """What the message ends with that no key holds: quotes, a full stop."""
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.template = entry.template
+        after = zip(entry.hole_kinds, self.template.segments[1:], strict=True)
+        self.prints_place = any(kind == "path" and literal == ":" for kind, literal in after)
         last = self.template.segments[-1]
-        return last[len(last.rstrip(" \"'`.")) :]
+        self.tail = last[len(last.rstrip(" \"'`.")) :].strip().encode("latin-1", "replace")
+        self.secondary = is_secondary(self.template.message)
+        self.raised_as = frozenset(site.exception.rpartition(".")[2] for site in entry.sites)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class Group:
     def _of(self, parts: frozenset[int] | None) -> list[Member]:
         if parts not in self._members:
             self._members[parts] = [
-                Member(entry, entry.template) for entry in merged(self._index.entries(self.number, parts))
+                Member(entry) for entry in merged(self._index.entries(self.number, parts))
             ]
         return self._members[parts]
 

@@ -38,9 +38,9 @@ class Entry:
 
     `message` is upstream's template; with `launcher` the compiled launcher prints `Failed at {file}:{line}:
     ` (or its two-line form) before it; with `textless` it is a source expression, found by its site only.
-    `hole_kinds` has one of `catalog.template.KINDS` per hole. A `quiet` record is a log line below error
-    level: true, and no match. `versions` are those of a scanned package that raise it; `cut` is the template
-    where parsing the message again would not do."""
+    `hole_kinds` has one of `catalog.template.KINDS` per hole. A `logged` record is a line of a log, a
+    `quiet` one below error level: true, and no match. `versions` are those of a scanned package that raise
+    it; `cut` is the template where parsing the message again would not do."""
 
     record_id: str
     repo: str
@@ -52,6 +52,7 @@ class Entry:
     launcher: bool = False
     textless: bool = False
     quiet: bool = False
+    logged: bool = False
     versions: tuple[str, ...] = ()
     cut: Template | None = None
 

@@ -18,9 +18,13 @@ ENOUGH: Final = 20
 SOME: Final = 12
 """Literal characters for a match, and for a possible one; below LEAST nothing counts."""
 QUIET: Final = MATCH - 0.01
-"""The most a log line below error level can be worth."""
+"""The most that a log line can be worth which tells of no error, or of another one."""
 FULL_PATH: Final = 3
 """So many path components from the end make a path its site's; fewer are shared by many files."""
+
+
+PER_COMPONENT: Final = 0.5
+"""What each shared component of a path adds: it tells files of one name apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +69,32 @@ def named(site: Site, frame: Frame) -> tuple[float, str] | None:
 
 
 def best_site(sites: Sequence[Site], frames: Sequence[Frame]) -> tuple[Site, float, str] | None:
-    """The site that a frame names best; of equals the one of the innermost frame."""
+    """The site that a frame names best; of equals the one that shares more of its path, then the one of the
+    innermost frame.
+    """
     best: tuple[Site, float, str] | None = None
     for frame in frames:
         for site in sites:
-            if (found := named(site, frame)) and (best is None or found[0] > best[1]):
-                best = (site, *found)
+            if (found := named(site, frame)) is not None:
+                worth = found[0] + PER_COMPONENT * suffix(site.path, frame.path)
+                if best is None or worth > best[1]:
+                    best = (site, worth, found[1])
     return best
 
 
 def judge(
-    extent: Extent, member: Member, head: Head, frames: Sequence[Frame], inside: Sequence[Frame]
+    extent: Extent,
+    member: Member,
+    head: Head,
+    frames: Sequence[Frame],
+    inside: Sequence[Frame],
+    *,
+    reports: bool = False,
 ) -> Verdict:
-    """The score of one record for one message; `frames` of the stack around it, `inside` of its own words."""
+    """The score of one record for one message; `frames` of the stack around it, `inside` of its own words.
+
+    `reports`: another exception is told in or right behind the message.
+    """
     entry, group = member.entry, extent.found.group
     weight = group.weight
     whole = (
@@ -91,7 +108,7 @@ def judge(
     lifted = False
     if head.exception is not None:
         last = head.exception.rpartition(".")[2]
-        same = any(site.exception.rpartition(".")[2] == last for site in entry.sites)
+        same = last in member.raised_as
         strength += 3.0 if same else -3.0
         evidence.append(
             f"exception class {last}" if same else f"raised as {last}, not as this record's class"
@@ -122,9 +139,9 @@ def judge(
         score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, max(0.0, strength - SOME) / ENOUGH)
     else:
         score = POSSIBLE * 0.9 * min(1.0, max(0.0, strength) / ENOUGH)
-    if entry.quiet:
+    if entry.quiet or (entry.logged and reports):
         score = min(score, QUIET)
-        evidence.append("a log line below error level")
+        evidence.append("a log line below error level" if entry.quiet else "a log line about another error")
     return Verdict(score, found[0] if found else _only(entry.sites), tuple(evidence))
 
 

@@ -102,8 +102,9 @@ class Work:
             frames += context.frames_above(self.pasted.data, start)
             frames += context.frames_below(self.pasted.data, end)
         inside = context.frames_inside(self.pasted.data, place.start, place.end)
+        reports = self._reports_another(place)
         for member in members:
-            verdict = judge(place, member, head, frames, inside)
+            verdict = judge(place, member, head, frames, inside, reports=reports)
             if verdict.score <= 0:
                 continue
             if verdict.score >= POSSIBLE:
@@ -121,11 +122,18 @@ class Work:
                 captures=captures(member, captured),
                 site=verdict.site,
                 siblings=siblings(group, member),
-                role="secondary" if context.is_secondary(message) else role,
+                role="secondary" if member.secondary else role,
                 count=occurrence.tally.count,
                 ranks=occurrence.tally.in_order,
                 first_seen=occurrence.tally.first_seen,
             )
+
+    def _reports_another(self, place: Extent) -> bool:
+        """Whether a message tells of an exception: in its own words, or in a traceback right behind it."""
+        behind = self.pasted.data[place.end : place.end + len(context.HEADER) + 4].lstrip(_TRIM)
+        at = bisect_right(self.raised, place.start, key=lambda raised: raised.start)
+        inside = at < len(self.raised) and self.raised[at].start < place.end
+        return inside or behind.startswith(context.HEADER)
 
     def _match(
         self,

@@ -20,7 +20,7 @@ from catalog.template import Template
 from kernels.message import Hole
 
 _COLUMNS: Final = "number, id, slug, path, line, message, template, class, type, severity, status, sites"
-_ENTRY: Final = "SELECT id, path, message, template, wordless, severity, sites FROM record WHERE "
+_ENTRY: Final = "SELECT id, path, message, template, wordless, type, severity, sites FROM record WHERE "
 
 
 class SnapshotError(Exception):
@@ -125,6 +125,7 @@ class Snapshot:
         message: str,
         cut: str | None,
         wordless: int,
+        kind: str,
         severity: str,
         sites: str,
     ) -> Entry:
@@ -141,6 +142,7 @@ class Snapshot:
             kinds,
             textless=bool(wordless),
             quiet=severity == "warning",
+            logged=kind == "console",
             versions=(self.version,),
             cut=template,
         )
@@ -159,6 +161,11 @@ class Snapshot:
         """The records of these numbers, in their order."""
         rows = {row.number: row for row in self._rows(f"number IN ({','.join('?' * len(numbers))})", numbers)}
         return (rows[number] for number in numbers)
+
+    def numbered_all(self, numbers: Sequence[int]) -> Iterator[Row]:
+        """As `numbered`, for any number of them."""
+        for at in range(0, len(numbers), 500):
+            yield from self.numbered(numbers[at : at + 500])
 
     def in_file(self, path: str) -> Iterator[Row]:
         """The records of one file, by line."""
