@@ -23,7 +23,15 @@ class Plan:
 
 UNPACKED = Plan(0, 0, 0)
 
-FEW_TOKENS = 128
+TILES = (
+    Plan(64, 16, 128, stages=4),
+    Plan(64, 32, 128, stages=4),
+    Plan(64, 64, 128, stages=3),
+    Plan(64, 128, 64, stages=4),
+)
+"""Tiles of `linear_kernel`, each for as many tokens as it has."""
+
+FEW_TOKENS = TILES[-1].tokens
 """Up to here the codes' bytes are the bound, and not the matrix units."""
 
 FEW_WIDE_TOKENS = 4
@@ -58,8 +66,8 @@ def choose_plan(
         return replace(tile, tokens=0) if single else replace(tile, splits=min(2, -(-columns // 64)))
     if single:
         return Plan(8, 0, 512, warps=2)
-    tile = Plan(64, _power(tokens, 16, 32), 128, stages=4)
-    programs = -(-rows // tile.rows) * -(-tokens // tile.tokens)
+    tile = next(tile for tile in TILES if tokens <= tile.tokens)
+    programs = -(-rows // tile.rows)
     stage = tile.columns * (tile.rows + tile.tokens * itemsize)
     return replace(
         tile,

@@ -13,10 +13,11 @@ from kernels.quanto_int8_checkpoint.plan import choose_plan
 
 def variants(target: str) -> Iterator[tuple[str, Variant]]:
     """(name, compilation)"""
-    sizes = [(torch.bfloat16, 16), (torch.float16, 1024)]
+    sizes = [(torch.bfloat16, 64), (torch.float16, 1024)]
     if target in ("sm90", "gfx950"):
         sizes += [
             (torch.bfloat16, 1),
+            (torch.bfloat16, 16),
             (torch.float16, 127),
             (torch.float32, 1),
             (torch.float32, 64),

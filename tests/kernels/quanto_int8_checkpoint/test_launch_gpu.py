@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
 import torch
 
 from kernels.quanto_int8_checkpoint import reference
-from kernels.quanto_int8_checkpoint.plan import Plan, choose_plan, unpacks
+from kernels.quanto_int8_checkpoint.plan import TILES, Plan, choose_plan, unpacks
 from tests.kernels.quanto_int8_checkpoint.products import BF16, FP16, FP32, PRODUCTS, Product
 
 pytestmark = pytest.mark.gpu
@@ -27,6 +28,8 @@ LARGER = [
     Product(8, 2048, 14_336, bias=True),
     Product(63, 1024, 3072, FP16, FP16, bias=True, x_gap=8),
     Product(127, 777, 1024, bias=True),
+    Product(40, 600, 4096, FP16, x_gap=8),
+    Product(65, 200, 1111, bias=True),
     Product(127, 1024, 1000, FP32, x_gap=3),
     Product(4, 1024, 1000, FP32, x_gap=3),
     Product(300, 1536, 4096, FP16),
@@ -103,11 +106,8 @@ def test_equal_inputs_give_equal_bits(launch: ModuleType) -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        Plan(64, 16, 128, splits=3, stages=4),
-        Plan(64, 32, 128, splits=2, stages=4),
-        Plan(64, 64, 128),
-        Plan(64, 64, 64, splits=2, stages=4),
-        Plan(64, 128, 64, splits=2, stages=4),
+        *TILES,
+        *(replace(tile, splits=4) for tile in TILES),
         Plan(128, 128, 64, warps=8, stages=4),
         Plan(8, 0, 512, warps=2),
     ],
