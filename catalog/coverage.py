@@ -1,32 +1,91 @@
-"""docs/coverage.md: every check of every operation, where upstream makes it, its record, and how it is
-reached.
+"""docs/coverage.md: every check of every operation, where upstream makes it, its record, how it is reached
+and what tests name it; then what upstream does not check, and who says it here.
 
 `python -m catalog.coverage` prints it; a test keeps the file current.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from catalog.store import Catalog, load_catalog
 from kernels.checking import Check, Origin
-from kernels.registry import Operation, operations
+from kernels.registry import Operation, folder_of, operations
+
+ROOT = Path(__file__).parent.parent
 
 HEAD = """\
 # Coverage
 
 Written by `python -m catalog.coverage`; a test keeps it current. For every row the contract tests hold: the
 example breaks the check before any other, its text matches the record's own pattern and finds that record
-first, the declared fixes pass, and the real function refuses the example as the checks say. The READMEs in
-`kernels/` list the conditions that only we check, with what happens without them.
+first, the declared fixes pass, and the real function refuses the example as the checks say. The last column
+has the operation's own tests that name the check besides. The READMEs in `kernels/` say what happens upstream
+under the conditions that only we check; the last table here says which check stands for each of them.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """A condition that upstream does not check: the checks that say it here, or why none does."""
+
+    folder: str
+    row: str
+    what: str
+    checks: tuple[str, ...] = ()
+    why: str = ""
+
+
+@cache
+def hazards() -> tuple[Hazard, ...]:
+    """Every row of hazards.toml."""
+    read = tomllib.loads(Path(__file__).with_name("hazards.toml").read_text("utf-8"))
+    return tuple(
+        Hazard(folder, row["row"], row["what"], tuple(row.get("checks", ())), row.get("why", ""))
+        for folder, rows in read.items()
+        for row in rows
+    )
+
+
+@cache
+def named_in(folder: str) -> Mapping[str, tuple[str, ...]]:
+    """Word → the test modules of an operation's folder that have it as a text; nothing where no tests are."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests" / "kernels" / folder).glob("test_*.py")):
+        tree = ast.walk(ast.parse(path.read_bytes()))
+        texts = {
+            node.value for node in tree if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        for text in texts:
+            found.setdefault(text, []).append(path.stem.removeprefix("test_"))
+    return {text: tuple(modules) for text, modules in found.items()}
 
 
 def page(catalog: Catalog) -> str:
     """The whole document."""
-    return "\n".join([HEAD, _summary(), *(_section(catalog, found) for found in operations().values())])
+    sections = (_section(catalog, found) for found in operations().values())
+    return "\n".join([HEAD, _summary(), *sections, _unchecked()])
+
+
+def _unchecked() -> str:
+    """The table of hazards."""
+    cells = (
+        (found.folder, found.row, found.what, ", ".join(found.checks) or "–", found.why or "–")
+        for found in hazards()
+    )
+    rows = (f"| {' | '.join(row)} |" for row in cells)
+    head = [
+        "| folder | row | what upstream lets through | check | why none |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join(["## What upstream does not check", "", *head, *rows, ""])
 
 
 def _summary() -> str:
@@ -50,8 +109,8 @@ def _section(catalog: Catalog, operation: Operation) -> str:
         [
             f"## {operation.name}",
             "",
-            "| # | check | made by | raises | upstream's place | record | reached |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| # | check | made by | raises | upstream's place | record | reached | tests |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
             *rows,
             "",
         ]
@@ -71,6 +130,7 @@ def _row(catalog: Catalog, operation: Operation, order: int, check: type[Check[A
         ", ".join(_places(check)) or "–",
         record or "–",
         reached,
+        ", ".join(named_in(folder_of(operation)).get(check.id(), ())) or "–",
     )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 from kernels.checking import Check, Fix, Severity, aside
 from kernels.checkpoint import Checkpoint, Header
@@ -17,7 +17,6 @@ from kernels.comfy_checkpoint.repairs import EXPORT, Change, as_matrix, to_shape
 from kernels.comfy_checkpoint.signature import PREFIX, ROTATED, VALID, ComfyCall, example, fp8, int8, nvfp4
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
-from kernels.values import Full, bounds
 
 QUANTO_KEY = "quantization_format"
 ACTIVATIONS = (DType.BF16, DType.F16, DType.F32)
@@ -278,39 +277,6 @@ class RotatedWithOneScale(BeyondCheck):
 
 
 @dataclass(frozen=True)
-class TensorScaleIsZero(BeyondCheck):
-    """A scale of 0 makes the whole weight 0; a loader that lost the tensor leaves it so."""
-
-    message = "NVFP4 layer {prefix!r} has a weight_scale_2 of 0"
-    reason = "weight_scale_2 of {prefix!r} is 0, so that every weight of the layer is 0"
-    looks_at = ("checkpoint.tensors",)
-    requires = "weight_scale_2 greater than 0"
-    category = "values"
-    severity = Severity.WARNING
-    reads_values: ClassVar[bool] = True
-    of = (NVFP4,)
-    needs = ("weight_scale_2",)
-    shows = ("weight_scale_2",)
-    prefix: str
-
-    @classmethod
-    def faults(cls, layer: Layer, /) -> Iterator[Self]:
-        scale = layer.held("weight_scale_2")
-        if bounds(scale.values, scale.shape) == (0, 0):
-            yield cls(layer.prefix)
-
-    @classmethod
-    def repairs(cls, layer: Layer, /) -> Iterator[Change]:
-        name = layer.name("weight_scale_2")
-        yield Change(f"Take {name!r} from the export", False, EXPORT, {name: Header("F32", ())})
-
-    @classmethod
-    def example(cls) -> ComfyCall:
-        zero = VALID.checkpoint.with_tensor(f"{PREFIX}.weight_scale_2", Header("F32", (), Full(0.0)))
-        return VALID.with_checkpoint(zero)
-
-
-@dataclass(frozen=True)
 class ActivationDoesNotFit(Check[ComfyCall]):
     """The layer multiplies x by its weight, converted to x's own type; torch raises otherwise."""
 
@@ -374,5 +340,4 @@ BEYOND_LAYER_CHECKS = (
     Nvfp4ScalesNotWholeTiles,
     Mxfp8NotGlobal,
     RotatedWithOneScale,
-    TensorScaleIsZero,
 )

@@ -30,6 +30,7 @@ from kernels.comfy_checkpoint.signature import FUNCTION, VALID, ComfyCall, fit
 from kernels.comfy_checkpoint.sites import INSPECTION, MODULE
 from kernels.comfy_checkpoint.unmarked_checks import MarkersMissing, Mxfp8Incompatible
 from kernels.comfy_checkpoint.use_checks import APPLIED, METHOD_USES
+from kernels.comfy_checkpoint.value_checks import VALUE_CHECKS
 from kernels.comfy_checkpoint.w4a4_checks import W4A4_CHECKS
 from kernels.comfy_checkpoint.w4a8_checks import W4A8_CHECKS
 from kernels.registry import Operation
@@ -79,7 +80,7 @@ STAGES = (
     NotComfy,
     PackedTensorsOverlooked,
     *FILE_CHECKS,
-    Each(layers, BEYOND_LAYER_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
+    Each(layers, (*BEYOND_LAYER_CHECKS, *VALUE_CHECKS), premises=(*DECLARED, FormatsUnsupported)),
     ActivationDoesNotFit,
 )
 

@@ -177,6 +177,25 @@ class PointerOnHost(OnHost):
 
 
 @dataclass(frozen=True)
+class MultiprocessorsUnknown(PythonError):
+    """How many splits are chosen, and how they are joined, depends on the GPU's multiprocessors."""
+
+    raises = ModuleNotFoundError
+    message = "No module named 'aiter'"
+    reason = (
+        "upstream asks a package for AMD's GPUs for the number of multiprocessors, and it is not installed"
+    )
+    looks_at = ("kv_splits",)
+    requires = "kv_splits 1, which asks nobody, or the package"
+    category = "values"
+    unreachable = "a package that is not installed is no fault of a call; ours asks torch for the number"
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        return iter(())
+
+
+@dataclass(frozen=True)
 class NothingToReduce(PythonError):
     """The step that joins the splits divides the device by the number of (token, head) pairs."""
 
@@ -288,6 +307,7 @@ def _is_on_host(tensor: TensorSpec) -> bool:
 AFTER_CHECKS = (
     *UNPACKED,
     *SCALE_CONVERTED,
+    MultiprocessorsUnknown,
     Given(UNPACKED, (SplitsNotAnInteger, SplitsNegative)),
     *POOL_STRIDES,
     PointerOnHost,

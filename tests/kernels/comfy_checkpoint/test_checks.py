@@ -19,7 +19,7 @@ from kernels.comfy_checkpoint.signature import VALID, ComfyCall, fit
 from kernels.dtypes import DType
 from kernels.rendering import reproduction
 from kernels.spec import TensorSpec
-from kernels.values import Listed, Text
+from kernels.values import Full, Listed, Text
 from tests.kernels.comfy_checkpoint.files import (
     ASYMMETRIC,
     FOUR,
@@ -172,6 +172,14 @@ BEYOND: dict[str, tuple[ComfyCall, str]] = {
     ),
     "mxfp8 layer by layer": (one({"format": "mxfp8"}, MX), "mxfp8_not_global"),
     "rotated with one scale": (one(ROTATED, INT8, weight_scale=Header("F32", ())), "rotated_with_one_scale"),
+    "a row scale of NaN": (
+        one(ROTATED, INT8, weight_scale=Header("F32", (2, 1), Listed((1.0, float("nan"))))),
+        "scale_not_finite",
+    ),
+    "an infinite activation scale": (
+        nv(pre_quant_scale=Header("BF16", (64,), Full(float("inf")))),
+        "scale_not_finite",
+    ),
     "a scale of zero": (nv(weight_scale_2=Header("F32", (), Listed((0.0,)))), "tensor_scale_is_zero"),
     "x of another width": (nv().replace(x=TensorSpec((1, 32), DType.BF16)), "activation_does_not_fit"),
     "x for an unknown layer": (nv().replace(x=X64, layer="nowhere"), "activation_does_not_fit"),
