@@ -9,6 +9,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +30,8 @@ MAX_TRIED_ALL: Final = 40_000
 """Anchors of all templates that are verified in one text."""
 MOST_SIBLINGS: Final = 25
 """Other records with the same text that are named."""
+MOST_MEMBERS: Final = 100
+"""Entries with one text that are looked at; generated sources repeat theirs a thousand times."""
 CACHED: Final = 20_000
 """Groups and anchors' owners that are kept once they were met."""
 LEAST: Final = 6
@@ -84,15 +87,26 @@ class Group:
         self.order = [at for at, literal in enumerate(keys) if literal]
         self._index = index
         self._members: dict[frozenset[int] | None, list[Member]] = {}
+        self.crowded = index.count(number) > MOST_MEMBERS
+        """Whether too many entries have this text to look at all of them."""
 
     @property
     def members(self) -> list[Member]:
-        """All of them, each record once."""
+        """All of them, or the first of a crowd; each record once."""
         return self._of(None)
 
-    def within(self, scope: Scope) -> list[Member]:
-        """The members that are asked for."""
+    @cached_property
+    def first_ids(self) -> list[str]:
+        """The ids of the first members, one more than are named as siblings."""
+        return [member.entry.record_id for member in self.members[: MOST_SIBLINGS + 1]]
+
+    def within(self, scope: Scope, files: frozenset[str] = frozenset()) -> list[Member]:
+        """The members that are asked for; of a crowd those in `files` before others."""
         members = self._of(scope.parts)
+        if self.crowded and files:
+            named = merged(self._index.entries(self.number, scope.parts, files))
+            known = {entry.record_id for entry in named}
+            members = [*map(Member, named), *(item for item in members if item.entry.record_id not in known)]
         if scope.repo is None:
             return members
         return [member for member in members if member.entry.repo == scope.repo]
@@ -214,12 +228,29 @@ class Index:
             self._groups[number] = group
         return group
 
-    def entries(self, number: int, parts: frozenset[int] | None) -> Iterator[Entry]:
-        """The entries of a group, in the order of the parts."""
+    def entries(
+        self, number: int, parts: frozenset[int] | None, files: frozenset[str] = frozenset()
+    ) -> Iterator[Entry]:
+        """The entries of a group, in the order of the parts, at most MOST_MEMBERS of each; with `files` those
+        that stand in one of them.
+        """
         for at in self._locals[self._starts[number] : self._starts[number + 1]]:
-            part, local = self._place(int(at))
-            if parts is None or part in parts:
-                yield from self.parts[part].entries(self.parts[part].prepared.entries(local))
+            place, local = self._place(int(at))
+            if parts is None or place in parts:
+                part = self.parts[place]
+                numbers = part.prepared.entries(local)
+                if files:
+                    numbers = part.in_files(numbers, files)
+                yield from part.entries(numbers[:MOST_MEMBERS])
+
+    def count(self, number: int) -> int:
+        """How many entries a group has, those of several versions counted each."""
+        total = 0
+        for at in self._locals[self._starts[number] : self._starts[number + 1]]:
+            place, local = self._place(int(at))
+            starts = self.parts[place].prepared.member_start
+            total += int(starts[local + 1]) - int(starts[local])
+        return total
 
     def _place(self, at: int) -> tuple[int, int]:
         part = int(np.searchsorted(self._first_of, at, side="right")) - 1
@@ -273,31 +304,30 @@ class Index:
     def promising(self, key: bytes) -> bool:
         return bool(self._rare.scan(key))
 
-    def find(self, chunk: Chunk, tried: Counter[int], *, short: bool) -> Iterator[Found]:
+    def find(self, chunk: Chunk, tried: Counter[int]) -> Iterator[Found]:
         """Every place whose literals are all there, each once.
 
         `tried` counts the anchors verified per group over all chunks of a text; beyond MAX_TRIED a group is
         no longer looked for, so that a flood of one costs little and does not hide the others."""
         key = chunk.key
         seen: dict[int, int] = {}
-        for automaton in (self._rare, self._heads) if short else (self._rare,):
-            for anchor, start, _ in automaton.scan(key):
-                for number, segment, offset in automaton.owners(anchor):
-                    at = start - offset
-                    if at < seen.get(number, 0):
-                        continue
-                    tried[number] += 1
-                    if tried[number] > MAX_TRIED:
-                        continue
-                    tried[_ALL] += 1
-                    if tried[_ALL] > MAX_TRIED_ALL:
-                        return
-                    group = self.group(number)
-                    places = group.locate(key, segment, at)
-                    if places is None or places[0][0] < seen.get(number, 0):
-                        continue
-                    seen[number] = places[-1][1]
-                    yield Found(group, places)
+        for anchor, start, _ in self._rare.scan(key):
+            for number, segment, offset in self._rare.owners(anchor):
+                at = start - offset
+                if at < seen.get(number, 0):
+                    continue
+                tried[number] += 1
+                if tried[number] > MAX_TRIED:
+                    continue
+                tried[_ALL] += 1
+                if tried[_ALL] > MAX_TRIED_ALL:
+                    return
+                group = self.group(number)
+                places = group.locate(key, segment, at)
+                if places is None or places[0][0] < seen.get(number, 0):
+                    continue
+                seen[number] = places[-1][1]
+                yield Found(group, places)
 
     @staticmethod
     def exhausted(tried: Counter[int]) -> bool:
@@ -306,12 +336,17 @@ class Index:
             count > MAX_TRIED for group, count in tried.items() if group != _ALL
         )
 
-    def whole(self, key: bytes) -> Iterator[Found]:
-        """The templates without a long literal that are the whole of a message's key."""
+    def whole(self, key: bytes, *, framed: bool) -> Iterator[Found]:
+        """The templates without a long literal that are the whole of a message's key.
+
+        Those that begin and end with a value say so little that only a stack frame could make them a match:
+        they are looked for in texts that have `framed` places.
+        """
         candidates = [
             number
             for size in range(_LEAD + 1)
             for lead in ((True, key[:size]), (False, key[len(key) - size :]))
+            if size or framed
             for number in self._weak.get(lead, ())
         ]
         for number in dict.fromkeys(candidates):
@@ -332,5 +367,5 @@ class Index:
 
 def siblings(group: Group, member: Member) -> tuple[str, ...]:
     """The other records with a member's text."""
-    others = (other.entry.record_id for other in group.members)
-    return tuple(other for other in others if other != member.entry.record_id)[:MOST_SIBLINGS]
+    own = member.entry.record_id
+    return tuple([other for other in group.first_ids if other != own][:MOST_SIBLINGS])

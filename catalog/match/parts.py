@@ -31,6 +31,9 @@ class Part(Protocol):
     def entries(self, numbers: Sequence[int]) -> list[Entry]:
         """The entries of these numbers."""
 
+    def in_files(self, numbers: Sequence[int], files: frozenset[str]) -> list[int]:
+        """Those of some numbers whose entries have a site in a file of one of these names."""
+
     def wordless(self, file_name: str) -> list[Entry]:
         """The entries without a word of their own that have a site in a file of this name."""
 
@@ -60,6 +63,14 @@ class InMemory:
     def entries(self, numbers: Sequence[int]) -> list[Entry]:
         """The entries of these numbers."""
         return [self._entries[number] for number in numbers]
+
+    def in_files(self, numbers: Sequence[int], files: frozenset[str]) -> list[int]:
+        """Those of some numbers whose entries have a site in a file of one of these names."""
+        return [
+            number
+            for number in numbers
+            if any(site.path.rpartition("/")[2] in files for site in self._entries[number].sites)
+        ]
 
     def wordless(self, file_name: str) -> list[Entry]:
         """The entries without a word of their own that have a site in a file of this name."""

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
 from catalog.match.literals import Index, Scope, siblings
-from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
+from catalog.match.model import POSSIBLE, Capture, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import Occurrence, Tally, mark_wrappers, raised_before, together
 from catalog.match.prepared import GRAM
 from catalog.match.redact import SHOWN, redact
@@ -63,16 +64,15 @@ class Work:
         return [match for occurrence in occurrences for match in self._judged(occurrence)]
 
     def _extents(self) -> Iterator[Extent]:
-        short = len(self.pasted.data) <= SHORT * 8
         tried: Counter[int] = Counter()
         for chunk, until in self.pasted.chunks():
-            for found in self.matcher.index.find(chunk, tried, short=short):
+            for found in self.matcher.index.find(chunk, tried):
                 if (place := extent(self.pasted, chunk, found)) is not None and place.start < until:
                     yield place
         self.truncated = self.truncated or Index.exhausted(tried)
         for start, stop in self._messages():
             chunk = Chunk(self.pasted.data, context.after_launcher(self.pasted.data, start, stop), stop)
-            for found in self.matcher.index.whole(chunk.key):
+            for found in self.matcher.index.whole(chunk.key, framed=b"\n" in self.pasted.data):
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
                     yield place
 
@@ -88,7 +88,7 @@ class Work:
     def _judged(self, occurrence: Occurrence) -> Iterator[Match]:
         place = occurrence.extent
         group = place.found.group
-        members = group.within(self.scope)
+        members = group.within(self.scope, self._files_named if group.crowded else frozenset())
         raised = raised_before(self.raised, place.start + 1)
         if raised is not None and place.start <= raised.end and self._is_own(raised):
             # A KeyError prints nothing but a key, unless a package raises one with a sentence of its own.
@@ -103,15 +103,20 @@ class Work:
             frames += context.frames_below(self.pasted.data, end)
         inside = context.frames_inside(self.pasted.data, place.start, place.end)
         reports = self._reports_another(place)
-        for member in members:
-            verdict = judge(place, member, head, frames, inside, reports=reports)
-            if verdict.score <= 0:
-                continue
-            if verdict.score >= POSSIBLE:
-                self.covered += occurrence.spans
-            captured = values(self.pasted, place, member)
-            message = rendered(member, captured)
-            role: Role = "wrapper" if occurrence.wraps else "root-cause"
+        judged = [(judge(place, member, head, frames, inside, reports=reports), member) for member in members]
+        judged = sorted((pair for pair in judged if pair[0].score > 0), key=lambda pair: -pair[0].score)
+        self.truncated = self.truncated or len(judged) > LISTED
+        if judged and judged[0][0].score >= POSSIBLE:
+            self.covered += occurrence.spans
+        role: Role = "wrapper" if occurrence.wraps else "root-cause"
+        # What is printed is the same for all that are spelled alike.
+        spelled: dict[tuple[str, tuple[str, ...]], tuple[str, tuple[Capture, ...]]] = {}
+        for verdict, member in judged[:LISTED]:
+            spelling = (member.template.message, member.entry.hole_kinds)
+            if spelling not in spelled:
+                captured = values(self.pasted, place, member)
+                spelled[spelling] = redact(rendered(member, captured)), captures(member, captured)
+            message, printed = spelled[spelling]
             yield self._match(
                 member.entry,
                 "pattern",
@@ -119,7 +124,7 @@ class Work:
                 (place.start, place.end),
                 verdict.evidence,
                 rendered=message,
-                captures=captures(member, captured),
+                captures=printed,
                 site=verdict.site,
                 siblings=siblings(group, member),
                 role="secondary" if member.secondary else role,
@@ -127,6 +132,12 @@ class Work:
                 ranks=occurrence.tally.in_order,
                 first_seen=occurrence.tally.first_seen,
             )
+
+    @cached_property
+    def _files_named(self) -> frozenset[str]:
+        """Names of the files that the text's frames are in: they choose among hundreds of equal messages."""
+        frames = context.frames_inside(self.pasted.data, 0, len(self.pasted.data))
+        return frozenset(frame.path.rpartition("/")[2] for frame in frames)
 
     def _reports_another(self, place: Extent) -> bool:
         """Whether a message tells of an exception: in its own words, or in a traceback right behind it."""
@@ -145,14 +156,14 @@ class Work:
         **known: Any,
     ) -> Match:
         """A match; what is not `known` of it is what an uncounted one without captures has."""
-        shown = known.pop("rendered", None)
+        shown = known.pop("rendered", None)  # redacted already
         return Match(
             record_id=entry.record_id,
             match_type=match_type,
             score=round(score, 4),
             line=self.pasted.line_of(span[0]),
             span=span,
-            rendered=redact(self.pasted.shown(*span) if shown is None else shown),
+            rendered=redact(self.pasted.shown(*span)) if shown is None else shown,
             evidence=evidence,
             **known,
         )

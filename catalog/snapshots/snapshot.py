@@ -114,6 +114,13 @@ class Snapshot:
             self._entry(*row) for row in self._all(f"{_ENTRY}number IN ({marks}) ORDER BY number", numbers)
         ]
 
+    def in_files(self, numbers: Sequence[int], files: frozenset[str]) -> list[int]:
+        """Those of some numbers whose entries have a site in a file of one of these names."""
+        names = sorted(files)[:100]
+        marks = ",".join("?" * len(names))
+        found = {row[0] for row in self._all(f"SELECT number FROM record WHERE file IN ({marks})", names)}
+        return [number for number in numbers if number in found]
+
     def wordless(self, file_name: str) -> list[Entry]:
         """The entries without a word of their own that have a site in a file of this name."""
         return [self._entry(*row) for row in self._all(f"{_ENTRY}wordless AND file = ?", (file_name,))]

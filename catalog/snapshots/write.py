@@ -60,7 +60,7 @@ _INDEXES: Final = """
 CREATE UNIQUE INDEX record_id ON record (id);
 CREATE INDEX record_slug ON record (slug);
 CREATE INDEX record_path ON record (path);
-CREATE INDEX record_wordless ON record (file) WHERE wordless;
+CREATE INDEX record_file ON record (file);
 """
 
 
