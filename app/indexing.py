@@ -1,9 +1,10 @@
-"""`faultbook index`: the errors of any package, read from its sources."""
+"""`faultbook index`, `diff`, `bundle`: the errors of any package, read from its sources."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,6 +16,10 @@ from app.settings import SettingsError, load
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+bundle = typer.Typer(name="bundle", help="Take snapshots to a host without network.", no_args_is_help=True)
 
 OK, NEGATIVE, USAGE = 0, 1, 2
 SHOWN = 20
@@ -40,7 +45,7 @@ def index(
     ] = None,
     code: Annotated[bool, typer.Option(help="Keep the lines around each place, in this index alone.")] = True,
     jobs: Annotated[int | None, typer.Option(min=1, max=256, help="Processes; default: all cores.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Read the errors that packages raise from their sources, so that they are found too."""
     from catalog.scan.macros import MACROS, Macros, parse_macro
@@ -105,3 +110,91 @@ def index(
     if as_json:
         typer.echo(json_bytes({"snapshots": answers}).decode())
     raise typer.Exit(NEGATIVE if failed else OK)
+
+
+def diff(
+    before: Annotated[str, typer.Argument(metavar="A", help="An indexed version: sglang==0.5.22.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="Another of the same package.")],
+    as_json: Json = False,
+) -> None:
+    """List the messages that appeared, changed, moved or vanished between two versions of a package."""
+    from app.records.service import NotIndexed, difference
+    from catalog import current
+
+    (package, old), (other, new) = _version(before), _version(after)
+    if package != other:
+        _refuse(f"{package} and {other} are two packages")
+    try:
+        answer = difference(current.use(_data()).get(), package, old, new)
+    except NotIndexed as error:
+        _refuse(str(error))
+    if as_json:
+        typer.echo(json_bytes(answer).decode())
+        return
+    for name, sign in (("appeared", "+"), ("changed", "~"), ("moved", ">"), ("vanished", "-")):
+        for change in answer[name]:
+            place = f"{change['filePath']}:{change['lineNumber']}"
+            out.print(
+                f"{sign} {escape(change['errorClass'])}: {escape(change['errorMessage'])}  ({escape(place)})"
+            )
+            was = change["before"]
+            if name == "changed":
+                out.print(f"    was: {escape(was['errorMessage'])}")
+            elif name == "moved":
+                out.print(f"    was at {escape(was['filePath'])}:{was['lineNumber']}")
+    counts = ", ".join(f"{len(answer[name])} {name}" for name in ("appeared", "changed", "moved", "vanished"))
+    err.print(f"{answer['equal']} equal, {counts}")
+
+
+@bundle.command("export")
+def export_bundle(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
+    """Write all snapshots into one file."""
+    from catalog.snapshots import bundle as bundles
+    from catalog.snapshots.shelf import Shelf
+    from catalog.snapshots.snapshot import SnapshotError
+
+    try:
+        held = bundles.export(Shelf(_data()), file)
+    except (SnapshotError, OSError) as error:
+        _refuse(str(error))
+    out.print(f"{len(held)} snapshots in {escape(str(file))}")
+
+
+@bundle.command("import")
+def import_bundle(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A file that export wrote.")],
+) -> None:
+    """Take in the snapshots of a file, once all of them are checked."""
+    from catalog.snapshots import bundle as bundles
+    from catalog.snapshots.shelf import Shelf
+    from catalog.snapshots.snapshot import SnapshotError
+
+    try:
+        held = bundles.take_in(Shelf(_data()), file)
+    except (SnapshotError, OSError) as error:
+        _refuse(str(error))
+    for item in held:
+        out.print(
+            f"{escape(item.package)} {escape(item.version)}: {item.records} records of {escape(item.repo)}"
+        )
+
+
+def _version(text: str) -> tuple[str, str]:
+    from catalog.scan.packages import normal
+
+    name, equals, version = text.partition("==")
+    if not equals or not name or not version:
+        _refuse(f"{text[:80]!r} is not NAME==VERSION")
+    return normal(name.strip()), version.strip()
+
+
+def _data() -> Path:
+    try:
+        return load().data
+    except SettingsError as error:
+        _refuse(str(error))
+
+
+def _refuse(sentence: str) -> NoReturn:
+    err.print(f"faultbook: {escape(sentence)}")
+    raise typer.Exit(USAGE)

@@ -104,6 +104,25 @@ async def one_error(request: Request, record_id: Identifier, view: View = None) 
 
 
 @router.get(
+    "/api/diff",
+    summary="Messages that appeared, changed, moved or vanished between two versions of a package",
+    responses={**schemas.answer(schemas.DIFFERENCE), **described(NotFound, InvalidRequest)},
+)
+async def diff(
+    request: Request,
+    package: Annotated[str, Query(max_length=200, description="name of the package")],
+    before: Annotated[str, Query(alias="from", max_length=200, description="its older version")],
+    after: Annotated[str, Query(alias="to", max_length=200, description="its newer version")],
+) -> Response:
+    known = library()
+    try:
+        body = await run_in_threadpool(service.difference, known, package, before, after)
+    except service.NotIndexed as error:
+        raise NotFound(f"{error}.") from None
+    return json_response(request, json_bytes({**body, "datasetVersion": known.dataset_version}))
+
+
+@router.get(
     "/data/manifest.json",
     summary="Snapshots that are served, with their checksums",
     responses=schemas.answer(schemas.MANIFEST),

@@ -107,6 +107,32 @@ LIST: Mapping[str, Any] = {
 }
 
 
+_CHANGE: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        **{
+            name: schema()["properties"][name]
+            for name in ("id", "errorMessage", "errorClass", "filePath", "lineNumber")
+        },
+        "function": {"type": ["string", "null"]},
+        "before": {"type": ["object", "null"], "description": "what it was in the older version"},
+    },
+}
+
+DIFFERENCE: Mapping[str, Any] = {
+    "title": "Difference",
+    "type": "object",
+    "required": ["package", "from", "to", "equal", "appeared", "changed", "moved", "vanished"],
+    "properties": {
+        **{name: {"type": "string"} for name in ("package", "repo", "from", "to")},
+        "equal": {"type": "integer", "description": "records that both versions have"},
+        **{
+            name: {"type": "array", "items": _CHANGE} for name in ("appeared", "changed", "moved", "vanished")
+        },
+        "datasetVersion": _VERSION,
+    },
+}
+
 MANIFEST: Mapping[str, Any] = {
     "title": "Manifest",
     "type": "object",

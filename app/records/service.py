@@ -10,6 +10,9 @@ from app.http.text import json_bytes
 from catalog import current
 from catalog.library import Known, Library
 from catalog.markdown import markdown
+from catalog.scan.packages import normal
+from catalog.snapshots.diff import Change, compare
+from catalog.snapshots.snapshot import Snapshot
 
 MARKDOWN = "text/markdown; charset=utf-8"
 
@@ -42,6 +45,65 @@ current.listen(representation.cache_clear)
 def operations_of(found: Known) -> list[str]:
     """The operations that make a check of the record."""
     return list(dict.fromkeys(case.operation.name for case in found.fault.cases)) if found.fault else []
+
+
+def difference(library: Library, package: str, before: str, after: str) -> dict[str, Any]:
+    """The body of GET /api/diff; NotIndexed where a version is not among the snapshots."""
+    old, new = _version(library, package, before), _version(library, package, after)
+    found = compare(old, new)
+    return {
+        "package": old.package,
+        "repo": new.repo,
+        "from": old.version,
+        "to": new.version,
+        "equal": found.equal,
+        **{
+            name: [_change(change) for change in changes]
+            for name, changes in (
+                ("appeared", found.appeared),
+                ("changed", found.changed),
+                ("moved", found.moved),
+                ("vanished", found.vanished),
+            )
+        },
+    }
+
+
+class NotIndexed(Exception):
+    """No snapshot of a version; the message says which there are."""
+
+
+def _version(library: Library, package: str, version: str) -> Snapshot:
+    known = [item for item in library.snapshots if item.package == normal(package)]
+    for snapshot in known:
+        if snapshot.version == version:
+            return snapshot
+    there = ", ".join(item.version for item in known) or "none"
+    raise NotIndexed(
+        f"{package} {version} is not indexed (indexed: {there}); faultbook index {package}=={version}"
+    )
+
+
+def _change(change: Change) -> dict[str, Any]:
+    """One record of a difference: the new one's identity, else the old one's, and what it was before."""
+    shown = change.after or change.before
+    assert shown is not None
+    return {
+        "id": shown.id,
+        "errorMessage": shown.message,
+        "errorClass": shown.error_class,
+        "filePath": shown.path,
+        "lineNumber": shown.line,
+        "function": shown.places[0].function,
+        "before": None
+        if change.before is None or change.after is None
+        else {
+            "id": change.before.id,
+            "errorMessage": change.before.message,
+            "filePath": change.before.path,
+            "lineNumber": change.before.line,
+        },
+    }
 
 
 def summary(found: Known) -> dict[str, Any]:

@@ -108,3 +108,46 @@ def test_what_cannot_be_indexed_is_said(data: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("FAULTBOOK_DATA", str(data))
     assert CliRunner().invoke(cli, ["index", "no/such/place"]).exit_code == 1
     assert CliRunner().invoke(cli, ["index", "x", "--macro", "not a name"]).exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with two versions of one package."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FAULTBOOK_DATA", str(folder / "data"))
+        for version, word in (("1.0", "units"), ("1.1", "pieces")):
+            source = folder / version
+            source.mkdir()
+            (source / "pyproject.toml").write_text(f'[project]\nname = "delorean"\nversion = "{version}"\n')
+            (source / "engine.py").write_text(CODE.replace("units", word))
+            assert CliRunner().invoke(cli, ["index", str(source), "--jobs", "1"]).exit_code == 0
+    return folder / "data"
+
+
+def test_versions_are_compared(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TestClient(create_app(Settings(data=two, workers=0))) as client:
+        answer = client.get("/api/diff", params={"package": "delorean", "from": "1.0", "to": "1.1"}).json()
+        [change] = answer["changed"]
+        assert change["errorMessage"].endswith("pieces")
+        assert change["before"]["errorMessage"].endswith("units")
+        assert (answer["equal"], answer["appeared"], answer["vanished"]) == (2, [], [])
+        missing = client.get("/api/diff", params={"package": "delorean", "from": "1.0", "to": "2"})
+        assert missing.status_code == 404
+        assert "1.1" in missing.json()["detail"]
+    monkeypatch.setenv("FAULTBOOK_DATA", str(two))
+    done = CliRunner().invoke(cli, ["diff", "delorean==1.0", "delorean==1.1"])
+    assert done.exit_code == 0
+    assert "was: the flux capacitor of {x.name!r} holds {x.size} units" in done.output
+    assert CliRunner().invoke(cli, ["diff", "delorean==1.0", "other==1"]).exit_code == 2
+
+
+def test_a_bundle_goes_to_another_host(two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAULTBOOK_DATA", str(two))
+    file = str(tmp_path / "bundle.tar")
+    assert CliRunner().invoke(cli, ["bundle", "export", file]).exit_code == 0
+    monkeypatch.setenv("FAULTBOOK_DATA", str(tmp_path / "elsewhere"))
+    done = CliRunner().invoke(cli, ["bundle", "import", file])
+    assert done.exit_code == 0
+    assert done.output.count("delorean") >= 2
+    assert CliRunner().invoke(cli, ["match"], input=TEXT).exit_code == 0
