@@ -1,4 +1,4 @@
-"""The inkling attention prologues on live tensors: upstream's checks, then the reference."""
+"""The inkling attention prologues on live tensors: upstream's checks and our own, then our kernels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from kernels.devices import runs_kernels
 from kernels.inkling_attn_prologue import reference
 from kernels.inkling_attn_prologue.checks import OPERATIONS, STAGES_DECODE, STAGES_EXTEND, STAGES_VERIFY
 from kernels.inkling_attn_prologue.conversion import COUNTS
@@ -18,6 +19,15 @@ from kernels.live import Guard
 from kernels.running import Arguments, Outputs, Runner, Tolerance
 
 Group = TypeVar("Group", Projection, Pool)
+
+STATE = ("k_cache", "v_cache", "cache_indices", "cache_mask")
+TRACKING = ("track_rows", "track_mask", "track_dst", "do_cache_update")
+OWN = {
+    "decode": (*STATE, "track_mask", "track_indices"),
+    "verify": (*STATE, "k_inter", "v_inter", "draft_token_num"),
+    "extend": (*STATE, "has_initial_state", "cu", "si", *TRACKING),
+}
+"""Arguments that the three do not share, by prologue."""
 
 _guard_decode = Guard(DecodeCall, STAGES_DECODE)
 _guard_verify = Guard(VerifyCall, STAGES_VERIFY)
@@ -56,12 +66,13 @@ def inkling_attn_prologue_decode(
 ) -> Result:
     """One token a sequence; returns (q_out, k_out, v_out, q_scale), writes state, pool and scale bytes.
 
-    Arguments are those of DecodeCall. Raises what upstream raises, before anything is written; where upstream
-    would leave a buffer, an error of torch's own, after which buffers may be partly written.
+    Arguments are those of DecodeCall. Raises what upstream raises, before anything is written. What index
+    tensors hold is not looked at: as upstream's, the kernel goes wherever they point. On a CPU whose process
+    interprets no kernels the reference runs.
     """
     arguments = locals()
     _guard_decode(arguments)
-    return _decode(arguments)
+    return _run("decode", arguments)
 
 
 def inkling_attn_prologue_verify(
@@ -101,7 +112,7 @@ def inkling_attn_prologue_verify(
     """
     arguments = locals()
     _guard_verify(arguments)
-    return _verify(arguments)
+    return _run("verify", arguments)
 
 
 def inkling_attn_prologue_extend(
@@ -145,27 +156,24 @@ def inkling_attn_prologue_extend(
     """
     arguments = locals()
     _guard_extend(arguments)
-    return _extend(arguments)
+    return _run("extend", arguments)
 
 
-def _decode(arguments: Arguments) -> Result:
-    own = ("k_cache", "v_cache", "cache_indices", "cache_mask", "track_mask", "track_indices")
-    return _referred(reference.decode, arguments, own)
+def _run(kind: str, arguments: Arguments) -> Result:
+    """Our kernel where this process runs kernels, else the reference."""
+    if not runs_kernels(arguments["qkvr"].device):
+        return _referred(kind, arguments)
+    from kernels.inkling_attn_prologue import launch  # imports triton, whose mode is fixed by that
+
+    return _called(getattr(launch, kind), arguments, OWN[kind])
 
 
-def _verify(arguments: Arguments) -> Result:
-    own = ("k_cache", "v_cache", "cache_indices", "cache_mask", "k_inter", "v_inter", "draft_token_num")
-    return _referred(reference.verify, arguments, own)
+def _referred(kind: str, arguments: Arguments) -> Result:
+    return _called(getattr(reference, kind), arguments, OWN[kind])
 
 
-def _extend(arguments: Arguments) -> Result:
-    state = ("k_cache", "v_cache", "cache_indices", "cache_mask", "has_initial_state", "cu", "si")
-    tracking = ("track_rows", "track_mask", "track_dst", "do_cache_update")
-    return _referred(reference.extend, arguments, (*state, *tracking))
-
-
-def _referred(function: Callable[..., Result], arguments: Arguments, own: tuple[str, ...]) -> Result:
-    """Call the reference with the arguments in its own grouping, counts as int() makes them."""
+def _called(function: Callable[..., Result], arguments: Arguments, own: tuple[str, ...]) -> Result:
+    """Call it with the arguments in groups, counts as int() makes them."""
     counts = {name: int(arguments[name]) for name in COUNTS if name in arguments}
     arguments = arguments | counts
     with torch.no_grad():
@@ -191,11 +199,9 @@ def _outputs(written: tuple[str, ...]) -> Callable[[Arguments, Any], Outputs]:
     return outputs
 
 
-def _reference(
-    function: Callable[[Arguments], Result], written: tuple[str, ...]
-) -> Callable[[Arguments], Outputs]:
+def _reference(kind: str, written: tuple[str, ...]) -> Callable[[Arguments], Outputs]:
     outputs = _outputs(written)
-    return lambda arguments: outputs(arguments, function(arguments))
+    return lambda arguments: outputs(arguments, _referred(kind, arguments))
 
 
 def tolerance(name: str, call: PrologueCall) -> Tolerance:
@@ -207,19 +213,18 @@ def tolerance(name: str, call: PrologueCall) -> Tolerance:
     return Tolerance(rtol=2.0**-7)
 
 
-_FUNCTIONS: dict[str, tuple[Callable[..., Result], Callable[[Arguments], Result]]] = {
-    "inkling_attn_prologue_decode": (inkling_attn_prologue_decode, _decode),
-    "inkling_attn_prologue_verify": (inkling_attn_prologue_verify, _verify),
-    "inkling_attn_prologue_extend": (inkling_attn_prologue_extend, _extend),
+_FUNCTIONS: dict[str, Callable[..., Result]] = {
+    "decode": inkling_attn_prologue_decode,
+    "verify": inkling_attn_prologue_verify,
+    "extend": inkling_attn_prologue_extend,
 }
 
 RUNNERS = {
     operation.name: Runner(
-        function=_FUNCTIONS[operation.name][0],
+        function=function,
         outputs=_outputs(operation.outputs),
-        reference=_reference(_FUNCTIONS[operation.name][1], operation.outputs),
+        reference=_reference(kind, operation.outputs),
         tolerance=tolerance,
-        implementation="reference",
     )
-    for operation in OPERATIONS
+    for operation, (kind, function) in zip(OPERATIONS, _FUNCTIONS.items(), strict=True)
 }
