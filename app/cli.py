@@ -9,27 +9,24 @@ error.
 from __future__ import annotations
 
 import asyncio
-import codecs
-import json
 import os
 import signal
 import sys
 from collections.abc import Callable
-from enum import IntEnum
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
 from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
 from app.errors import Problem
 from app.http.text import json_bytes
-from app.indexing import index
+from app.indexing import bundle, diff, index
 from app.printing import show_diagnosis, show_matches
+from app.sweep.command import sweep
+from app.terminal import Arguments, Exit, Json, Spec, call_body, complain, out, print_json, usage
 
 if TYPE_CHECKING:
     from catalog.library import Library
@@ -42,23 +39,6 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of text.")]
-
-
-class Exit(IntEnum):
-    """What the process ends with."""
-
-    OK = 0
-    NEGATIVE = 1
-    USAGE = 2
-    UNSUPPORTED = 3
-    CRASHED = 4
-    INTERNAL = 5
-
 
 GRACE = 5
 """Seconds that requests have to end after a signal; runs still going on are then killed."""
@@ -84,7 +64,7 @@ def main() -> NoReturn:
     except typer.Abort:
         sys.exit(Exit.USAGE)
     except Problem as problem:
-        _complain(
+        complain(
             str(problem.detail), *(f"{fault.pointer or '/'}: {fault.detail}" for fault in problem.faults)
         )
         sys.exit(Exit.USAGE if problem.status < 500 else Exit.UNSUPPORTED)
@@ -93,7 +73,7 @@ def main() -> NoReturn:
         if show is not None:  # a usage error of the parser
             show(file=sys.stderr)
             sys.exit(Exit.USAGE)
-        _complain(f"internal error: {type(error).__name__}: {error}")
+        complain(f"internal error: {type(error).__name__}: {error}")
         sys.exit(Exit.INTERNAL)
     sys.exit(code or Exit.OK)
 
@@ -116,7 +96,7 @@ def match(
     installed = dict(_pinned(item) for item in package or ())
     answer = match_text(_text(source), repo=repo, packages=installed, limit=limit)
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         show_matches(out, answer)
     raise typer.Exit(Exit.OK if answer["hasMatch"] else Exit.NEGATIVE)
@@ -134,10 +114,10 @@ def explain(
     known = _use_snapshots()
     found = known.get(name) or known.by_slug(name)
     if found is None:
-        _complain(f"no record has the id or slug {name}")
+        complain(f"no record has the id or slug {name}")
         raise typer.Exit(Exit.NEGATIVE)
     if as_json:
-        _print_json(document(known, found))
+        print_json(document(known, found))
     elif out.is_terminal:
         out.print(Markdown(markdown(found)))
     else:
@@ -155,7 +135,7 @@ def operations(
     if name is None:
         listed = operation_list()
         if as_json:
-            _print_json(listed)
+            print_json(listed)
             return
         table = Table("operation", "checks", "what it does", box=None)
         for item in listed["operations"]:
@@ -164,7 +144,7 @@ def operations(
         return
     document = operation_document(name)
     if as_json:
-        _print_json(document)
+        print_json(document)
         return
     out.print(f"[bold]{escape(document['name'])}[/bold]  {escape(document['summary'])}\n")
     for argument, form in document["callSchema"]["properties"].items():
@@ -178,15 +158,8 @@ def operations(
 @cli.command()
 def diagnose(
     operation: Annotated[str, typer.Argument(help="An operation's name; see `faultbook operations`.")],
-    spec: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="JSON: the API's body, or its arguments.")
-    ] = None,
-    arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE", help="One argument: output_s=int32[16,14]:stride(1,16), scale_ue8m0=true."
-        ),
-    ] = None,
+    spec: Spec = None,
+    arg: Arguments = None,
     level: Annotated[
         str | None,
         typer.Option(help="checks: nothing is allocated; run: the real operation. Default: checks."),
@@ -200,10 +173,10 @@ def diagnose(
     """List every check that a call fails, and what to change."""
     from app.diagnose.offline import diagnose_body
 
-    body = _body(operation, spec, arg or [], level=level, target=target)
+    body = {"level": "checks", **call_body(operation, spec, arg or [], level=level, target=target)}
     answer = asyncio.run(diagnose_body(json_bytes(body)))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         show_diagnosis(out, answer)
     raise typer.Exit(VERDICTS[answer["verdict"]])
@@ -230,7 +203,7 @@ def checkpoint(
 
     answer = asyncio.run(diagnose_paths(files, operation))
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
         out.print(escape(answer["operation"]))
         show_diagnosis(out, answer)
@@ -254,11 +227,11 @@ def serve(
         refuse_foreign_kernels()
         settings = load(**overrides)
     except (ForeignKernels, SettingsError) as error:
-        _complain(str(error))
+        complain(str(error))
         raise typer.Exit(Exit.USAGE) from None
     place = address(settings)
     if place.state != "ok":
-        _complain(f"{place.detail}; {place.remedy}")
+        complain(f"{place.detail}; {place.remedy}")
         raise typer.Exit(Exit.USAGE)
     # uvicorn raises the signal again once it has stopped: as an exit, so that temporary files are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))
@@ -282,10 +255,10 @@ def doctor(as_json: Json = False) -> None:
     try:
         found = list(findings(load()))
     except SettingsError as error:
-        _complain(str(error))
+        complain(str(error))
         raise typer.Exit(Exit.USAGE) from None
     if as_json:
-        _print_json({"findings": found})
+        print_json({"findings": found})
     else:
         marks = {
             "ok": "[green]ok[/green]",
@@ -301,6 +274,9 @@ def doctor(as_json: Json = False) -> None:
 
 
 cli.command()(index)
+cli.command()(diff)
+cli.add_typer(bundle)
+cli.command()(sweep)
 
 
 def _use_snapshots() -> Library:
@@ -309,57 +285,20 @@ def _use_snapshots() -> Library:
     from catalog import current
 
     try:
-        data = load().data
+        settings = load()
     except SettingsError as error:
-        _usage(str(error))
-    reader = current.use(data)
+        usage(str(error))
+    reader = current.use(settings.data, settings.notes)
     known = reader.get()
-    _complain(*reader.problems)
+    complain(*reader.problems)
     return known
 
 
 def _pinned(text: str) -> tuple[str, str]:
     name, equals, version = text.partition("==")
     if not equals or not name or not version:
-        _usage(f"--package takes NAME==VERSION, got {text[:80]}")
+        usage(f"--package takes NAME==VERSION, got {text[:80]}")
     return name.strip().lower(), version.strip()
-
-
-def _body(operation: str, spec: Path | None, pairs: list[str], **options: str | None) -> dict[str, Any]:
-    """The API's body from a spec file and single arguments, which win over it."""
-    body: dict[str, Any] = {"operation": operation, "arguments": {}, "level": "checks"}
-    if spec is not None:
-        from app.http.bodies import load_json
-
-        read = load_json(spec.read_bytes().removeprefix(codecs.BOM_UTF8))
-        if not isinstance(read, dict):
-            _usage(f"{spec}: an object is expected")
-        body |= read if "arguments" in read or "operation" in read else {"arguments": read}
-        if body["operation"] != operation:
-            _usage(f"{spec} is for {body['operation']}, not for {operation}")
-    body |= {name: value for name, value in options.items() if value is not None}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            _usage(f"--arg takes NAME=VALUE, got {pair[:80]}")
-        if not isinstance(body["arguments"], dict):
-            _usage(f"{spec}: arguments is not an object")
-        body["arguments"] = {**body["arguments"], name.strip(): _literal(value)}
-    return body
-
-
-def _literal(text: str) -> Any:
-    """JSON where it is JSON, Python's True, False and None, else the text itself: a tensor or a type."""
-    spelled = {"True": True, "False": False, "None": None}
-    if text in spelled:
-        return spelled[text]
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if isinstance(value, float) and not isfinite(value):
-        _usage(f"{text[:80]} is no number that a call can be described with")
-    return value
 
 
 def _text(source: str) -> bytes:
@@ -373,7 +312,7 @@ def _text(source: str) -> bytes:
         return path.read_bytes()
     except OSError as error:
         place = error.filename or source
-        _usage(f"{str(place)[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
+        usage(f"{str(place)[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
 
 
 class _Listener:
@@ -404,20 +343,6 @@ class _Listener:
             self._gone = True
             # The interpreter flushes the real stream at exit: let it do so into nothing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json_bytes(value).decode() + "\n")
-
-
-def _complain(*lines: str) -> None:
-    for line in lines:
-        err.print(f"faultbook: {escape(line)}")
-
-
-def _usage(sentence: str) -> NoReturn:
-    _complain(sentence)
-    raise typer.Exit(Exit.USAGE)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-EVERYWHERE = ("lookup", "checks", "start")
+EVERYWHERE = ("lookup", "checks", "sweep", "start")
 ON_GPU = ("kernels",)
 
 

@@ -1,0 +1,180 @@
+"""A sweep: every point is the call that POST /api/diagnose would examine for its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from time import thread_time
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from app.diagnose.arguments import read_arguments
+from app.diagnose.questions import operation_named
+from app.diagnose.schemas import RaisedModel
+from app.diagnose.service import complete
+from app.errors import ContentTooLarge, Fault, InvalidRequest
+from app.http.bodies import invalid, load_json, pointer
+from app.sweep.axes import Axis, Wrong, clashes, read_axis
+from app.sweep.regions import regions
+from app.sweep.schemas import MAX_POINTS, ExtentModel, PointModel, RegionModel, SweepModel, SweepRequest
+from catalog.store import load_catalog
+from kernels.call import Call
+from kernels.checking import Check
+from kernels.registry import Operation
+from kernels.sharing import Ruling, SharedChecks
+from kernels.target import Target
+
+_REQUEST = TypeAdapter(SweepRequest)
+
+MAX_SECONDS = 20.0
+"""Processor time of one sweep: a call with thousands of layers takes long at each of its points."""
+
+Given = Mapping[str, Any]
+
+
+def sweep(body: bytes) -> SweepModel:
+    """The answer to a request's body; InvalidRequest lists every fault, NotFound an unknown operation,
+    ContentTooLarge what would take too many points or too long.
+    """
+    operation, given, assumed, axes = _read(load_json(body))
+    count = 1
+    for axis in axes:
+        count *= len(axis.values)
+    if count > MAX_POINTS:
+        detail = f"{count:,} combinations, and a sweep has at most {MAX_POINTS:,}"
+        raise ContentTooLarge(f"The request asks for {detail}.", faults=[Fault("/vary", detail)])
+    combinations = list(product(*(range(len(axis.values)) for axis in axes)))
+    points = _points(operation, given, axes, combinations)
+    width = len(axes[-1].values)
+    return SweepModel(
+        operation=operation.name,
+        points=points,
+        regions=list(_regions(axes, points, width)),
+        passing=sum(point.passes for point in points),
+        assumed=list(assumed),
+        dataset_version=load_catalog().dataset_version,
+    )
+
+
+def _read(value: Any) -> tuple[Operation, dict[str, Any], tuple[str, ...], list[Axis]]:
+    envelope: SweepRequest | None = None
+    errors: list[ErrorDetails] = []
+    try:
+        envelope = _REQUEST.validate_python(value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+    members = value if isinstance(value, dict) else {}
+    name, arguments = members.get("operation"), members.get("arguments", {})
+    operation = operation_named(name) if isinstance(name, str) else None
+    given: dict[str, Any] = {}
+    faults: list[Fault] = []
+    if operation is not None and isinstance(arguments, dict):
+        given, faults = read_arguments(operation.call, arguments, ("arguments",))
+    if envelope is None or operation is None or faults:
+        raise invalid(errors, value, faults)
+    target = None if envelope.target is None else Target.parse(envelope.target)
+    call, assumed = complete(operation, given, target)
+    if target is not None:
+        given["target"] = target
+    axes = []
+    for path, values in envelope.vary.items():
+        try:
+            axes.append(read_axis(operation, call, path, values))
+        except Wrong as wrong:
+            faults += wrong.faults
+    faults += clashes(axes)
+    if faults:
+        raise invalid([], value, faults)
+    varied = {axis.name for axis in axes if not axis.attribute}
+    told = [sentence for sentence in assumed if sentence.partition(" = ")[0] not in varied]
+    for axis in axes:
+        tensor = getattr(call, axis.name, None)
+        if axis.attribute == "shape" and tensor is not None and not tensor.is_default:
+            told.append(f"{axis.name} is laid out row-major in every shape of it")
+    return operation, given, tuple(told), axes
+
+
+def _points(
+    operation: Operation, given: Given, axes: list[Axis], combinations: list[tuple[int, ...]]
+) -> list[PointModel]:
+    shared = SharedChecks(operation.stages, operation.call)
+    record_id = load_catalog().record_id_of
+    told: dict[int, RaisedModel] = {}
+    until = thread_time() + MAX_SECONDS
+    points = []
+    for done, places in enumerate(combinations):
+        if thread_time() > until:
+            detail = f"{done:,} of {len(combinations):,} points took {MAX_SECONDS:g} s, the most of a sweep"
+            raise ContentTooLarge(f"{detail}.", faults=[Fault("/vary", detail)])
+        ruling = shared.examine(_call(operation, given, axes, places))
+        raised = ruling.raised
+        if raised is not None and id(raised) not in told:
+            check = type(raised)
+            told[id(raised)] = RaisedModel(
+                error_class=check.raises.__name__,
+                message=raised.text,
+                record_id=record_id(operation, check),
+                at_check=check.id(),
+            )
+        values = {axis.path: axis.given[place] for axis, place in zip(axes, places, strict=True)}
+        points.append(_point(values, ruling, None if raised is None else told[id(raised)]))
+    return points
+
+
+def _point(values: dict[str, Any], ruling: Ruling, raised: RaisedModel | None) -> PointModel:
+    rules: type[Check[Any]] | None = ruling.rules
+    return PointModel(
+        values=values,
+        passes=rules is None,
+        raised=raised,
+        ruled_by=None if rules is None else rules.id(),
+        warnings=[check.id() for check in ruling.warnings],
+    )
+
+
+def _call(operation: Operation, given: Given, axes: list[Axis], places: tuple[int, ...]) -> Call:
+    """The call of a point: what is varied put into the arguments given, the rest fitted to them."""
+    arguments = dict(given)
+    late = []
+    # A tensor's strides are those of its new shape, so they come after it.
+    for axis, place in sorted(
+        zip(axes, places, strict=True), key=lambda item: item[0].attribute == "strides"
+    ):
+        if not axis.attribute:
+            arguments[axis.name] = axis.values[place]
+        elif axis.name in arguments:
+            arguments[axis.name] = _applied(axis, arguments[axis.name], place)
+        else:
+            late.append((axis, place))
+    call = operation.fit(arguments)
+    if late:
+        for axis, place in late:
+            tensor = arguments.get(axis.name, getattr(call, axis.name))
+            arguments[axis.name] = _applied(axis, tensor, place)
+        call = operation.fit(arguments)
+    return call
+
+
+def _applied(axis: Axis, tensor: Any, place: int) -> Any:
+    try:
+        return axis.applied(tensor, axis.values[place])
+    except ValueError as error:
+        fault = Fault(pointer(("vary", axis.path, place)), f"{error} of {axis.name}")
+        raise InvalidRequest("The values do not fit each other.", faults=[fault]) from None
+
+
+def _regions(axes: list[Axis], points: list[PointModel], width: int) -> Iterator[RegionModel]:
+    for region in regions([point.ruled_by for point in points], width):
+        spans = (region.rows, region.columns)[-len(axes) :]
+        ruled_by = points[region.rows[0] * width + region.columns[0]].ruled_by
+        yield RegionModel(
+            passes=ruled_by is None,
+            ruled_by=ruled_by,
+            points=(region.rows[1] - region.rows[0]) * (region.columns[1] - region.columns[0]),
+            values={
+                axis.path: ExtentModel(first=axis.given[begin], last=axis.given[end - 1], count=end - begin)
+                for axis, (begin, end) in zip(axes, spans, strict=True)
+            },
+        )
