@@ -73,6 +73,8 @@ class Settings(BaseSettings):
         False, description="Allow level `run` when listening beyond loopback, where anybody could use it."
     )
 
+    overlay: str = Field("", description="Folder of team notes: Markdown files about records; empty: none.")
+
     # Read by catalog.commit, which works without these settings too; here it is named, explained and checked.
     commit: str = Field(
         "",
@@ -99,6 +101,11 @@ class Settings(BaseSettings):
         if path.startswith("//") or any(mark in path for mark in "?# \t\r\n\"'<>\\"):
             raise ValueError("must be a plain path such as /faultbook")
         return path
+
+    @property
+    def notes(self) -> Path | None:
+        """The folder of team notes."""
+        return Path(self.overlay).expanduser() if self.overlay else None
 
     @property
     def base_url(self) -> str:

@@ -14,6 +14,8 @@ from threading import Lock, Thread
 from typing import Final
 
 from catalog.library import Library
+from catalog.overlay import Overlay
+from catalog.overlay import state as overlay_state
 from catalog.snapshots.shelf import Shelf
 from catalog.snapshots.snapshot import SnapshotError
 from catalog.store import load_catalog
@@ -25,9 +27,10 @@ log = logging.getLogger("faultbook.library")
 
 
 class Current:
-    """The library over one data folder, None for the curated records alone."""
+    """The library over one data folder, None for the curated records alone, and a folder of notes."""
 
-    def __init__(self, data: Path | None) -> None:
+    def __init__(self, data: Path | None, notes: Path | None = None) -> None:
+        self._notes = notes
         self._shelf = Shelf(data) if data is not None else None
         self._lock = Lock()
         self._library: Library | None = None
@@ -43,9 +46,9 @@ class Current:
             with self._lock:
                 if self._library is None:
                     self._read()
-        elif self._shelf is not None and time.monotonic() - self._looked > EVERY:
+        elif self._watched and time.monotonic() - self._looked > EVERY:
             self._looked = time.monotonic()
-            if self._shelf.state() != self._state:
+            if self._now() != self._state:
                 self._read_aside()
         assert self._library is not None
         return self._library
@@ -53,9 +56,17 @@ class Current:
     def refresh(self) -> Library:
         """As `get`, but with what is on the shelf at this moment."""
         with self._lock:
-            if self._library is None or (self._shelf is not None and self._shelf.state() != self._state):
+            if self._library is None or (self._watched and self._now() != self._state):
                 self._read()
         return self.get()
+
+    @property
+    def _watched(self) -> bool:
+        return self._shelf is not None or self._notes is not None
+
+    def _now(self) -> object:
+        """Changes with what is on the shelf and in the notes."""
+        return self._shelf.state() if self._shelf is not None else None, overlay_state(self._notes)
 
     def _read_aside(self) -> None:
         if self._lock.acquire(blocking=False):
@@ -68,7 +79,7 @@ class Current:
 
     def _read(self) -> None:
         """Read the shelf and build the matcher; the library is replaced last."""
-        state = self._shelf.state() if self._shelf is not None else None
+        state = self._now()
         opened = []
         problems = []
         try:
@@ -83,9 +94,11 @@ class Current:
                 opened.append((item, snapshot))
             except SnapshotError as error:
                 problems.append(str(error))
+        notes = Overlay(self._notes)
+        problems += notes.problems
         for problem in problems:
             log.warning(problem)
-        library = Library(load_catalog(), opened)
+        library = Library(load_catalog(), opened, notes)
         _ = library.matcher
         self._state, self.problems, self._looked = state, tuple(problems), time.monotonic()
         self._library = library
@@ -103,10 +116,10 @@ def listen(call: Callable[[], None]) -> Callable[[], None]:
     return call
 
 
-def use(data: Path | None) -> Current:
-    """Take the snapshots of a data folder from now on; None for none."""
+def use(data: Path | None, notes: Path | None = None) -> Current:
+    """Take the snapshots of a data folder and the notes of another from now on; None for none."""
     global _current
-    _current = Current(data)
+    _current = Current(data, notes)
     for call in _LISTENERS:
         call()
     return _current

@@ -15,12 +15,15 @@ from typing import Any
 
 from catalog.load import Curated
 from catalog.match import Matcher
+from catalog.match.model import Entry
 from catalog.match.parts import InMemory
 from catalog.match.user_regex import search_messages
+from catalog.overlay import Note, Overlay
 from catalog.snapshots.record import FromSource, sites, version_order
 from catalog.snapshots.shelf import Held
 from catalog.snapshots.snapshot import Row, Snapshot
 from catalog.store import Catalog, Filters, Repository, entries
+from catalog.template import Template, infer_kind
 
 Known = Curated | FromSource
 
@@ -54,8 +57,14 @@ class Selection:
 class Library:
     """One state of what is known; it never changes. Building the matcher is the slow part."""
 
-    def __init__(self, catalog: Catalog, held: Sequence[tuple[Held, Snapshot]] = ()) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        held: Sequence[tuple[Held, Snapshot]] = (),
+        overlay: Overlay | None = None,
+    ) -> None:
         self.catalog = catalog
+        self.overlay = overlay or Overlay()
         self.held = tuple(item for item, _ in held)
         opened = [snapshot for _, snapshot in held]
         self.snapshots = tuple(
@@ -80,10 +89,30 @@ class Library:
     @cached_property
     def matcher(self) -> Matcher:
         """Finds records in texts; threads may share it."""
-        if not self.snapshots:
+        reworded = list(self._reworded())
+        if not self.snapshots and not reworded:
             return self.catalog.matcher
-        curated = InMemory(found for record in self.catalog.records for found in entries(record.fault))
-        return Matcher.of([curated, *self.snapshots])
+        curated = [found for record in self.catalog.records for found in entries(record.fault)]
+        return Matcher.of([InMemory([*curated, *reworded]), *self.snapshots])
+
+    def _reworded(self) -> Iterator[Entry]:
+        """Entries in a fork's words, of the records that they stand for."""
+        for identifier, wording in self.overlay.wordings():
+            found = self.get(identifier)
+            if found is None:
+                continue
+            if isinstance(found, FromSource):
+                known = next(iter(found.snapshot.entries([found.row.number])), None)
+            else:
+                known = next(iter(entries(found.fault)), None)
+            template = Template.parse(wording)
+            kinds = tuple(infer_kind(hole.expr, hole.format_spec) for hole in template.holes)
+            if known is not None:
+                yield replace(known, message=wording, cut=template, hole_kinds=kinds, textless=False)
+
+    def notes(self, found: Known) -> list[Note]:
+        """What the team says about a record."""
+        return self.overlay.about(found.record.id, found.record.error_message)
 
     # --- one record
 

@@ -68,6 +68,7 @@ async def record(request: Request, identifier: str, slug: str) -> Response:
         checks=shown_checks(found) if isinstance(found, Curated) else [],
         before=found.x.get("before", []),
         provenance=provenance(found),
+        notes=library().notes(found),
     )
 
 

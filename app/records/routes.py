@@ -28,7 +28,7 @@ from catalog.record import schema
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Read the records and snapshots, and index them, before the first request."""
-    reader = current.use(app.state.settings.data)
+    reader = current.use(app.state.settings.data, app.state.settings.notes)
     _ = reader.get().dataset_version
     probes(app)["catalog"] = lambda: _catalog_state(reader)
     try:

@@ -23,7 +23,8 @@ def document(library: Library, found: Known, *, full: bool = False) -> dict[str,
     """The body of GET /api/errors/{id}; `full` adds what is beyond the schema."""
     record = found.record.to_json()
     if full:
-        record["x"] = found.x
+        notes = [note.document() for note in library.notes(found)]
+        record["x"] = {**found.x, "notes": notes} if notes else found.x
     return {"record": record, "datasetVersion": library.dataset_version}
 
 
