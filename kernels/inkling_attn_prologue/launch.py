@@ -8,7 +8,6 @@ from inspect import signature
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from kernels.devices import launch as start
@@ -52,7 +51,7 @@ def decode(
     launched = _Prologue("decode", projection, pool, k_cache, v_cache, cache_indices, cache_mask)
     if track_mask is None or track_indices is None:
         track_mask = track_indices = None
-    runs = triton.cdiv(projection.tokens, launched.tile.tokens)
+    runs = _ceiling(projection.tokens, launched.tile.tokens)
     return launched.start(
         decode_kernel,
         runs,
@@ -75,7 +74,7 @@ def verify(
 ) -> Result:
     """As `reference.verify`, on the current stream; nothing is checked here."""
     launched = _Prologue("verify", projection, pool, k_cache, v_cache, cache_indices, cache_mask)
-    runs = triton.cdiv(draft_token_num, launched.tile.tokens)
+    runs = _ceiling(draft_token_num, launched.tile.tokens)
     return launched.start(
         verify_kernel,
         projection.tokens // draft_token_num * runs,
@@ -108,7 +107,7 @@ def extend(
     The state is updated by a second kernel: programs of the first read it wherever a sequence begins.
     """
     launched = _Prologue("extend", projection, pool, k_cache, v_cache, cache_indices, cache_mask)
-    runs = triton.cdiv(projection.tokens, launched.tile.tokens)
+    runs = _ceiling(projection.tokens, launched.tile.tokens)
     result = launched.start(extend_kernel, runs, cu_ptr=cu, si_ptr=si)
     sequences = cache_indices.numel()
     if do_cache_update and projection.tokens and sequences:
@@ -217,7 +216,7 @@ class _Prologue:
         """Launch one of the three kernels, `runs` of tokens for k and for v; no tokens are no launch."""
         tile = self.tile
         programs = runs * 2 * self.heads // tile.heads
-        programs += triton.cdiv(self.tokens, tile.q_tokens) * self.q_heads // tile.q_heads
+        programs += _ceiling(self.tokens, tile.q_tokens) * self.q_heads // tile.q_heads
         if self.tokens:
             self.start_alone(kernel, (programs, 1, 1), **own)
         return self.result
@@ -293,6 +292,11 @@ def _constants(
         "TOKENS": tile.tokens,
         "PDL": pdl,
     }
+
+
+def _ceiling(count: int, size: int) -> int:
+    """Parts of `size` that hold `count`; Triton's own takes the host longer than a small launch."""
+    return -(-count // size)
 
 
 def _divisor(heads: int, most: int) -> int:

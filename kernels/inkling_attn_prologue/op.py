@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -185,7 +186,12 @@ def _called(function: Callable[..., Result], arguments: Arguments, own: tuple[st
 
 
 def _group(kind: type[Group], arguments: Arguments) -> Group:
-    return kind(**{field.name: arguments[field.name] for field in fields(kind)})
+    return kind(**{name: arguments[name] for name in _names(kind)})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def _outputs(written: tuple[str, ...]) -> Callable[[Arguments, Any], Outputs]:
