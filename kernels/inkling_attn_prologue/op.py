@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +19,9 @@ from kernels.live import Guard
 from kernels.running import Arguments, Outputs, Runner, Tolerance
 
 Group = TypeVar("Group", Projection, Pool)
+
+GROUPED = {kind: tuple(field.name for field in fields(kind)) for kind in (Projection, Pool)}
+"""Names of a group's arguments."""
 
 STATE = ("k_cache", "v_cache", "cache_indices", "cache_mask")
 TRACKING = ("track_rows", "track_mask", "track_dst", "do_cache_update")
@@ -186,12 +188,7 @@ def _called(function: Callable[..., Result], arguments: Arguments, own: tuple[st
 
 
 def _group(kind: type[Group], arguments: Arguments) -> Group:
-    return kind(**{name: arguments[name] for name in _names(kind)})
-
-
-@cache
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+    return kind(**{name: arguments[name] for name in GROUPED[kind]})
 
 
 def _outputs(written: tuple[str, ...]) -> Callable[[Arguments, Any], Outputs]:
