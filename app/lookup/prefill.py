@@ -6,7 +6,7 @@ record's own failing example is changed, place by place, until its check prints 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -26,6 +26,8 @@ MOST_TRIED: Final = 500
 """Calls examined for one match; one takes some tens of microseconds, one on a checkpoint a millisecond."""
 MOST_OF_TEXT: Final = 1500
 """Calls examined for all matches of one text."""
+MOST_SIBLINGS: Final = 3
+"""Other records of the same text whose calls are tried."""
 
 
 @dataclass(slots=True)
@@ -63,16 +65,36 @@ class _Attempt:
         return self.placed and len(self.agreeing) == len(goal.captures)
 
 
-def prefilled(fault: Fault, match: Match, budget: Budget) -> tuple[str, dict[str, Any]] | None:
+def prefilled(
+    fault: Fault, match: Match, budget: Budget, *, before: str = "", siblings: Sequence[Fault] = ()
+) -> tuple[str, dict[str, Any]] | None:
     """Operation and diagnosis request for a match; None where no call of ours raises the record's error.
 
-    With no budget left the request is the record's own example.
+    `before` is what was pasted in front of the message. Where no call of the record prints what was pasted,
+    and one of a sibling with the same text does, it is that. With no budget left the request is the record's
+    own example.
     """
     goal = _goal(fault, match)
+    found = _best(fault, goal, budget, before)
+    if found is None or not found[1].reaches(goal):
+        others = (_best(sibling, goal, budget, before) for sibling in siblings[:MOST_SIBLINGS])
+        found = next((other for other in others if other is not None and other[1].reaches(goal)), found)
+    if found is None:
+        return None
+    case, attempt = found
+    return case.operation.name, request(case.operation, attempt.call)
+
+
+def _best(fault: Fault, goal: _Goal, budget: Budget, before: str) -> tuple[Case, _Attempt] | None:
+    """The check of a record and the call that come nearest to what was pasted."""
     starts: list[tuple[Case, _Attempt]] = []
     for case in fault.cases:
         example = case.check.example()
-        attempt = None if example is None else _attempt(case, example, goal)
+        if example is None:
+            continue
+        tell = getattr(case.check, "told", None)
+        told = _attempt(case, tell(example, before), goal) if tell is not None and before else None
+        attempt = told or _attempt(case, example, goal)
         if attempt is not None:
             starts.append((case, attempt))
     starts.sort(key=lambda start: (_elsewhere(start[0], goal), tuple(-part for part in start[1].rank)))
@@ -86,10 +108,7 @@ def prefilled(fault: Fault, match: Match, budget: Budget) -> tuple[str, dict[str
         if best[1].reaches(goal):
             break
     budget.left += allowed.left
-    if best is None:
-        return None
-    case, attempt = best
-    return case.operation.name, request(case.operation, attempt.call)
+    return best
 
 
 def _goal(fault: Fault, match: Match) -> _Goal:

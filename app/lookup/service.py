@@ -15,6 +15,9 @@ from catalog.snapshots.record import FromSource
 SEARCH_LIMIT: Final = 5
 MATCH_LIMIT: Final = 25
 
+MOST_BEFORE: Final = 4096
+"""Characters in front of a message that may tell of its call, such as the name of what did not compile."""
+
 Link = Callable[[str], str]
 
 
@@ -61,10 +64,11 @@ def match_text(
     known = library()
     report = known.matcher.match(text, repo=repo, packages=packages, limit=limit)
     budget = Budget()
+    whole = text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
     return {
         "hasMatch": report.has_match,
         "rootCause": report.root_cause,
-        "matches": [_match(known, found, packages or {}, link, budget) for found in report.matches],
+        "matches": [_match(known, found, whole, packages or {}, link, budget) for found in report.matches],
         "unmatched": [
             {"line": missed.line, "exception": missed.exception, "message": missed.message}
             for missed in report.unmatched
@@ -113,12 +117,22 @@ def _candidate(known: Library, found: Candidate, link: Link) -> dict[str, Any]:
 
 
 def _match(
-    known: Library, found: Match, packages: Mapping[str, str], link: Link, budget: Budget
+    known: Library, found: Match, text: str, packages: Mapping[str, str], link: Link, budget: Budget
 ) -> dict[str, Any]:
     shown = _found(known, found.record_id)
     record, fault = shown.record, shown.fault
     likely = fault is not None and found.score >= POSSIBLE
-    operation, spec = (prefilled(fault, found, budget) if fault and likely else None) or (None, None)
+    filled = None
+    if fault and likely:
+        siblings = [known.get(name) for name in found.siblings]
+        filled = prefilled(
+            fault,
+            found,
+            budget,
+            before=text[max(0, found.span[0] - MOST_BEFORE) : found.span[0]],
+            siblings=[other.fault for other in siblings if other is not None and other.fault is not None],
+        )
+    operation, spec = filled or (None, None)
     return {
         "id": record.id,
         "repo": record.repo,

@@ -14,7 +14,8 @@ from kernels.comfy_checkpoint.layers import Layer
 from kernels.comfy_checkpoint.markers import INSPECTED, NVFP4
 from kernels.comfy_checkpoint.repairs import EXPORT, Change
 from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall
-from kernels.values import Full, Listed, bounds
+from kernels.stored import proved
+from kernels.values import Full, bounds
 
 SCALES = (
     "weight_scale",
@@ -32,8 +33,8 @@ class ScaleNotFinite(BeyondCheck):
 
     message = "Comfy layer scale {name!r} holds {got}, which is not finite"
     reason = (
-        "{name!r} holds {got}: every weight that it scales, and every output that meets one, is NaN or "
-        "infinite"
+        "{described} in {name!r} is {got} in its type: every weight that it scales, and every output that "
+        "meets one, is NaN or infinite"
     )
     looks_at = ("checkpoint.tensors",)
     requires = "finite scales"
@@ -44,15 +45,16 @@ class ScaleNotFinite(BeyondCheck):
     shows = SCALES[:4]
     name: str
     got: float
+    described: float = aside()
     suffix: str = aside()
 
     @classmethod
     def faults(cls, layer: Layer, /) -> Iterator[Self]:
         for suffix in SCALES:
             scale = layer.tensor(suffix)
-            wrong = next((value for value in described(scale) if not isfinite(value)), None)
+            wrong = next(((told, held) for told, held in proved(scale) if not isfinite(held)), None)
             if wrong is not None:
-                yield cls(layer.name(suffix), wrong, suffix)
+                yield cls(layer.name(suffix), *reversed(wrong), suffix)
                 return
 
     def describe_actual(self, layer: Layer, /) -> str:
@@ -63,26 +65,15 @@ class ScaleNotFinite(BeyondCheck):
         wrong = {
             layer.name(suffix): Header(scale.dtype, scale.shape)
             for suffix in SCALES
-            if (scale := layer.tensor(suffix)) is not None and not all(map(isfinite, described(scale)))
+            if (scale := layer.tensor(suffix)) is not None
+            and not all(isfinite(held) for _, held in proved(scale))
         }
         yield Change(f"Take {' and '.join(map(repr, wrong))} from the export", False, EXPORT, wrong)
 
     @classmethod
     def example(cls) -> ComfyCall:
-        broken = VALID.checkpoint.with_tensor(
-            f"{PREFIX}.weight_scale_2", Header("F32", (), Full(float("inf")))
-        )
+        broken = VALID.checkpoint.with_tensor(f"{PREFIX}.weight_scale_2", Header("F32", (), Full(1e39)))
         return VALID.with_checkpoint(broken)
-
-
-def described(scale: Header | None) -> Iterator[float]:
-    """What a description proves of a scale: all of a list, the extremes of a generator."""
-    if scale is None:
-        return
-    if isinstance(scale.values, Listed):
-        yield from scale.values.flat()
-    else:
-        yield from bounds(scale.values, scale.shape) or ()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -28,6 +29,14 @@ CPP_NAMES = {
 """Upstream's C++ names of element types; an integer type is called like torch's, with _t."""
 
 
+ELEMENT_TYPES = {CPP_NAMES.get(dtype, f"{dtype}_t"): dtype for dtype in reversed(DType)}
+"""The other way round; of two types of one name the plain one."""
+
+MODULE_NAME = re.compile(
+    r"sgl_kernel_jit_inkling_attn_prologue_fused_(\w{1,20}?)_([0-9]{1,4})_(true|false)_(true|false)_(true|false)_"
+)
+
+
 class CompilerCheck(PrologueCheck):
     """The kernel does not compile; one module holds all three prologues, so any of them fails alike."""
 
@@ -40,6 +49,31 @@ class CompilerCheck(PrologueCheck):
     @property
     def text(self) -> str:
         return f"Failed to build JIT module {self.module} in …:\n{self.path}{super().text}"
+
+    @classmethod
+    def told(cls, call: PrologueCall, before: str, /) -> PrologueCall | None:
+        """The call that the module's name tells, which stands before the compiler's own message."""
+        names = list(MODULE_NAME.finditer(before))
+        if not names:
+            return None
+        name, width, silu, residual, mxfp8 = names[-1].groups()
+        changed = call.quantized() if mxfp8 == "true" else call
+        changed = changed.replace(
+            activation="silu" if silu == "true" else None, use_residual=residual == "true"
+        )
+        if name in ELEMENT_TYPES:
+            changed = changed.with_dtype("qkvr", ELEMENT_TYPES[name])
+        if int(width) >= 2:
+            for tensor, axis, size in (
+                ("k_weight", -1, int(width)),
+                ("v_weight", -1, int(width)),
+                ("k_cache", 1, int(width) - 1),
+                ("v_cache", 1, int(width) - 1),
+            ):
+                shape = list(getattr(changed, tensor).shape)
+                shape[axis] = size
+                changed = changed.with_tensor(tensor, shape=tuple(shape))
+        return changed
 
 
 def module_of(call: PrologueCall) -> str:

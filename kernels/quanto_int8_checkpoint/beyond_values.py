@@ -16,7 +16,6 @@ from kernels.checkpoint import Header
 from kernels.dtypes import DType
 from kernels.quanto_int8_checkpoint.beyond import Hazard
 from kernels.quanto_int8_checkpoint.repairs import Change
-from kernels.quanto_int8_checkpoint.scales import proved, stored
 from kernels.quanto_int8_checkpoint.signature import (
     ACTIVATION_DTYPES,
     INPUT,
@@ -27,6 +26,7 @@ from kernels.quanto_int8_checkpoint.signature import (
     Layer,
     QuantoCall,
 )
+from kernels.stored import proved, stored
 from kernels.values import Full, Listed, Ones
 
 LOSS = 1e-3

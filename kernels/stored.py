@@ -1,4 +1,4 @@
-"""What described scales hold once the file's type has rounded them."""
+"""What described numbers are once the type that they are stored in has rounded them."""
 
 from __future__ import annotations
 
