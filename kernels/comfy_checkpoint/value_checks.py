@@ -52,10 +52,10 @@ class ScaleNotFinite(BeyondCheck):
     def faults(cls, layer: Layer, /) -> Iterator[Self]:
         for suffix in SCALES:
             scale = layer.tensor(suffix)
-            wrong = next(((told, held) for told, held in proved(scale) if not isfinite(held)), None)
-            if wrong is not None:
-                yield cls(layer.name(suffix), *reversed(wrong), suffix)
-                return
+            for told, held in proved(scale):
+                if not isfinite(held):
+                    yield cls(layer.name(suffix), held, told, suffix)
+                    return
 
     def describe_actual(self, layer: Layer, /) -> str:
         return layer.describe(self.suffix)
