@@ -10,6 +10,7 @@
 # TORCH_INDEX   package index for torch alone
 # PIP_CERT      where the build finds a certificate bundle, for a proxy that re-signs; mount it with
 #               `--secret id=ca,src=bundle.pem --build-arg PIP_CERT=/run/secrets/ca`: neither stays in the image
+# FAULTBOOK_INDEX   packages whose errors the image knows from the start; empty: none
 # FAULTBOOK_COMMIT   $(git rev-parse HEAD): the commit that records of our own checks link to
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
@@ -56,6 +57,19 @@ COPY . .
 RUN --mount=type=secret,id=ca \
     /opt/faultbook/bin/pip wheel --no-deps --wheel-dir /wheels .
 
+# --- what packages of GPU hosts raise: texts and places, no code; what cannot be fetched is said and left out
+FROM service-packages AS snapshots
+ARG PIP_CERT
+ARG FAULTBOOK_INDEX="sglang vllm torch triton flashinfer-python transformers"
+ENV FAULTBOOK_DATA=/var/lib/faultbook
+COPY --from=wheel /wheels /wheels
+RUN --mount=type=secret,id=ca \
+    mkdir -p "${FAULTBOOK_DATA}/snapshots" \
+    && /opt/faultbook/bin/pip install --no-deps --no-index /wheels/*.whl \
+    && for package in ${FAULTBOOK_INDEX}; do \
+         /opt/faultbook/bin/faultbook index --no-code "${package}" || echo "not indexed: ${package}"; \
+       done
+
 # --- what runs
 FROM base AS runtime
 RUN groupadd --gid 10001 faultbook \
@@ -78,6 +92,7 @@ FROM runtime AS service
 COPY --from=service-packages /opt/faultbook /opt/faultbook
 COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
+COPY --from=snapshots --chown=10001:10001 /var/lib/faultbook/snapshots /var/lib/faultbook/snapshots
 ARG FAULTBOOK_COMMIT
 ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001
@@ -97,6 +112,7 @@ ENV TRITON_CACHE_DIR=/var/lib/faultbook/triton \
 COPY --from=worker-packages /opt/faultbook /opt/faultbook
 COPY --from=wheel /wheels /wheels
 RUN pip install --no-cache-dir --no-deps --no-index /wheels/*.whl
+COPY --from=snapshots --chown=10001:10001 /var/lib/faultbook/snapshots /var/lib/faultbook/snapshots
 ARG FAULTBOOK_COMMIT
 ENV FAULTBOOK_COMMIT=${FAULTBOOK_COMMIT}
 USER 10001:10001

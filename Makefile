@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/torch.txt
 	@touch $@
 
 serve: $(STAMP)
-	$(BIN)/faultbook serve $(SERVE_ARGS)
+	$(BIN)/faultbook serve --index torch --index triton $(SERVE_ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from app.errors import Problem
 from app.http.text import json_bytes
-from app.indexing import bundle, diff, index
+from app.indexing import bundle, diff, index, indexing
 from app.printing import show_diagnosis, show_matches
 from app.sweep.command import sweep
 from app.terminal import Arguments, Exit, Json, Spec, call_body, complain, out, print_json, usage
@@ -214,6 +214,14 @@ def checkpoint(
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on (FAULTBOOK_HOST).")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (FAULTBOOK_PORT).")] = None,
+    index_too: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--index",
+            metavar="PACKAGE",
+            help="An installed package to index in the background, unless its version is indexed.",
+        ),
+    ] = None,
 ) -> None:
     """Serve the API and the pages."""
     import uvicorn
@@ -235,15 +243,16 @@ def serve(
         raise typer.Exit(Exit.USAGE)
     # uvicorn raises the signal again once it has stopped: as an exit, so that temporary files are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE,
-    )
+    with indexing(settings.data, index_too or []):
+        uvicorn.run(
+            create_app(settings),
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE,
+        )
 
 
 @cli.command()

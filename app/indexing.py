@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -110,6 +117,54 @@ def index(
     if as_json:
         typer.echo(json_bytes({"snapshots": answers}).decode())
     raise typer.Exit(NEGATIVE if failed else OK)
+
+
+def missing(data: Path, packages: Iterable[str]) -> list[str]:
+    """The installed packages whose version is not indexed; what is not installed is passed over."""
+    from catalog.scan.packages import normal
+    from catalog.snapshots.shelf import Shelf
+    from catalog.snapshots.snapshot import SnapshotError
+
+    try:
+        held = {(item.package, item.version) for item in Shelf(data).held()}
+    except SnapshotError:
+        held = set()
+    wanted = []
+    for package in packages:
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+        if (normal(package), version) not in held:
+            wanted.append(package)
+    return wanted
+
+
+@contextmanager
+def indexing(data: Path, packages: Iterable[str]) -> Iterator[None]:
+    """Index what is missing of some installed packages in a process of its own, while the block runs.
+
+    One core at a low priority: the service it is for comes first, and takes the snapshots up by itself.
+    """
+    wanted = missing(data, packages)
+    if not wanted:
+        yield
+        return
+    err.print(f"indexing {escape(', '.join(wanted))} in the background")
+    command = [sys.executable, "-m", "app.cli", "index", "--jobs", "1", "--json", "--", *wanted]
+    nice = ["nice", "-n", "10"] if shutil.which("nice") else []
+    process = subprocess.Popen(
+        [*nice, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "FAULTBOOK_DATA": str(data)},
+    )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def diff(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from app import indexing
 from app.cli import cli
 from app.main import create_app
 from app.settings import Settings
+from catalog.snapshots.shelf import Shelf
 
 CODE = """
 def charge(x):
@@ -151,3 +154,15 @@ def test_a_bundle_goes_to_another_host(two: Path, tmp_path: Path, monkeypatch: p
     assert done.exit_code == 0
     assert done.output.count("delorean") >= 2
     assert CliRunner().invoke(cli, ["match"], input=TEXT).exit_code == 0
+
+
+def test_serving_indexes_what_is_installed_and_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert indexing.missing(tmp_path, ["jinja2", "no-such-package"]) == ["jinja2"]
+    with indexing.indexing(tmp_path, ["jinja2", "no-such-package"]):
+        deadline = monotonic() + 60
+        while not Shelf(tmp_path).held() and monotonic() < deadline:
+            sleep(0.05)
+    assert [held.package for held in Shelf(tmp_path).held()] == ["jinja2"]
+    assert indexing.missing(tmp_path, ["jinja2"]) == []
