@@ -252,6 +252,13 @@ class Index:
             total += int(starts[local + 1]) - int(starts[local])
         return total
 
+    def _is_curated(self, number: int) -> bool:
+        """Whether a group has entries of a part that is of no one package."""
+        places = (
+            self._place(int(at))[0] for at in self._locals[self._starts[number] : self._starts[number + 1]]
+        )
+        return any(not self.parts[place].package for place in places)
+
     def _place(self, at: int) -> tuple[int, int]:
         part = int(np.searchsorted(self._first_of, at, side="right")) - 1
         return part, at - int(self._first_of[part])
@@ -339,15 +346,15 @@ class Index:
     def whole(self, key: bytes, *, framed: bool) -> Iterator[Found]:
         """The templates without a long literal that are the whole of a message's key.
 
-        Those that begin and end with a value say so little that only a stack frame could make them a match:
-        they are looked for in texts that have `framed` places.
+        Of packages' thousands, those that begin and end with a value say so little that only a stack frame
+        could make them a match: they are looked for in texts that have `framed` places.
         """
         candidates = [
             number
             for size in range(_LEAD + 1)
             for lead in ((True, key[:size]), (False, key[len(key) - size :]))
-            if size or framed
             for number in self._weak.get(lead, ())
+            if size or framed or self._is_curated(number)
         ]
         for number in dict.fromkeys(candidates):
             group = self.group(number)
