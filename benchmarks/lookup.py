@@ -68,7 +68,7 @@ WORDS = (
 
 def rendered(known: Entry) -> str:
     """The entry's message with plausible values."""
-    first, *rest = Template.parse(known.message).segments
+    first, *rest = known.template.segments
     return first + "".join(
         VALUES[kind] + segment for kind, segment in zip(known.hole_kinds, rest, strict=True)
     )

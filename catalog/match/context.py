@@ -41,10 +41,10 @@ _CLASS_BEFORE: Final = re.compile(
 _CLASS: Final = re.compile(
     r"(?:Error|Exception|Exit|Interrupt|Warning|Resources|Expired|Failure)$|^[A-Z]\w*[a-z][A-Z]"
 )
-_SOURCE: Final = re.compile(
-    rb"\A[\x00\x01\s>+-]*(?:raise|assert)\b|\braise [\w.]{1,120}\([fFrR]{0,2}[\"']{0,3}\Z"
-    rb"|(?<!\w)[fFrR]{1,2}[\"']{1,3}\Z"
-)
+_STATEMENT: Final = re.compile(rb"[\x00\x01\s>+-]*(?:raise|assert)\b")
+_SOURCE_ENDS: Final = b"\"'(fFrR"
+_SOURCE: Final = re.compile(rb"\braise [\w.]{1,120}\([fFrR]{0,2}[\"']{0,3}\Z|(?<!\w)[fFrR]{1,2}[\"']{1,3}\Z")
+_SOURCE_REACH: Final = 140
 _PROMISING: Final = (
     b"Error",
     b"Exception",
@@ -100,9 +100,9 @@ _OWN: Final = {
 }
 
 
-def promising(data: bytes) -> bool:
-    """Whether a piece of a log may hold an exception or a launcher's message."""
-    return any(word in data for word in _PROMISING)
+def promising_words(data: bytes) -> tuple[bytes, ...]:
+    """The words of a text by which its pieces may hold an exception or a launcher's message."""
+    return tuple(word for word in _PROMISING if word in data)
 
 
 def is_secondary(message: str) -> bool:
@@ -262,7 +262,10 @@ def head(pasted: Pasted, start: int) -> Head:
 
 def in_source(pasted: Pasted, start: int) -> bool:
     """Whether a message is a string in a line of code: a traceback's, a diff's."""
-    return _SOURCE.search(pasted.data[max(pasted.line_start(start), start - 700) : start]) is not None
+    window = pasted.data[max(pasted.line_start(start), start - 700) : start]
+    if _STATEMENT.match(window):
+        return True
+    return window[-1:] in _SOURCE_ENDS and _SOURCE.search(window[-_SOURCE_REACH:]) is not None
 
 
 def _launcher(window: bytes) -> tuple[Frame | None, bytes]:
@@ -322,6 +325,8 @@ def places(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, Frame
 def rank_and_time(pasted: Pasted, offset: int) -> tuple[int | str | None, str | None]:
     """The rank and the time stamp printed before a message, or before the traceback that it ends."""
     start = pasted.line_start(offset)
+    if start and offset - start >= REACH:
+        return None, None  # somewhere in a line without an end, far from what stands before it
     rank, time = _rank_and_time(pasted.text[start : min(offset, start + 300)])
     if rank is None and time is None:
         at = pasted.data.rfind(HEADER, max(0, offset - 4 * REACH), offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
 
 from catalog.match import context
@@ -97,8 +97,14 @@ class Matcher:
                 best.setdefault(member.entry.record_id, like)
         return sorted(best.values(), key=lambda found: (-found.score, found.record_id))[:limit]
 
-    def _promising(self, data: bytes) -> bool:
-        return self.index.promising(key(data)) or context.promising(data)
+    def _promising(self, data: bytes) -> Callable[[bytes], bool]:
+        # Most logs have none or one of the words: the others need not be looked for piece by piece.
+        words = context.promising_words(data)
+
+        def promising(piece: bytes) -> bool:
+            return self.index.promising(key(piece)) or any(word in piece for word in words)
+
+        return promising
 
 
 def _rank(match: Match) -> tuple[bool, int, float, tuple[int, int], str]:
