@@ -15,10 +15,10 @@ from kernels.dtypes import DType
 from kernels.quanto_int8_checkpoint.checks import OPERATIONS
 from kernels.quanto_int8_checkpoint.op import RUNNERS
 from kernels.quanto_int8_checkpoint.quantization_map import Repeated, encode, repeated
-from kernels.stored import ROUNDED, proved, stored
 from kernels.quanto_int8_checkpoint.signature import QuantoCall
 from kernels.running import build_tensor
 from kernels.spec import TensorSpec
+from kernels.stored import ROUNDED, proved, stored
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Values, Zeros
 from tests.kernels.quanto_int8_checkpoint.files import ENTRY, P, file, layer, p
 

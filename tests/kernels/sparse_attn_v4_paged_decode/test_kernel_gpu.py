@@ -1,4 +1,4 @@
-"""Both kernels on the card: fresh inputs over poisoned memory against the reference, and upstream's kernel."""
+"""Both kernels on the card: fresh inputs over poison, against the reference and upstream's kernel."""
 
 from __future__ import annotations
 
