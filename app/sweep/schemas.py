@@ -44,7 +44,9 @@ class SweepRequest(BaseModel):
 
 
 class PointModel(_Answer):
-    """One call; `ruled_by` is the check that rules it out, `warnings` are checks that fail besides."""
+    """One call. `ruled_by` is the check that rules it out: the one that raises, else our first of error
+    severity. `warnings` are checks that fail besides, told where nothing is raised.
+    """
 
     values: dict[str, Any]
     passes: bool
