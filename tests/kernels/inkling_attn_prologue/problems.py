@@ -139,9 +139,14 @@ def run(kind: str, arguments: Arguments) -> Result:
     return result
 
 
+def held(tensor: Tensor) -> Tensor:
+    """The bytes of the tensor's storage, gaps and all that lies behind it included."""
+    return torch.empty(0, dtype=U8, device=tensor.device).set_(tensor.untyped_storage())
+
+
 def storage(tensor: Tensor) -> Tensor:
-    """Every byte of the tensor's storage, gaps included."""
-    return torch.empty(0, dtype=U8, device=tensor.device).set_(tensor.untyped_storage()).clone()
+    """A copy of every byte of the tensor's storage."""
+    return held(tensor).clone()
 
 
 def equal_bytes(actual: Tensor, expected: Tensor) -> bool:
