@@ -56,6 +56,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _own_environment()
     yield _catalog()
     yield _data_folder(settings.data)
+    yield _snapshots(settings.data)
     yield address(settings)
     yield _torch()
     yield _triton()
@@ -88,6 +89,25 @@ def _catalog() -> Finding:
     except Exception as error:  # noqa: BLE001 (a broken installation is what doctor is asked about)
         return Finding("catalog", "broken", str(error), "reinstall faultbook")
     return Finding("catalog", "ok", f"{len(catalog.records)} records, dataset {catalog.dataset_version}")
+
+
+def _snapshots(folder: Path) -> Finding:
+    from catalog.snapshots.shelf import Shelf
+    from catalog.snapshots.snapshot import SnapshotError
+
+    shelf = Shelf(folder)
+    try:
+        held = shelf.held()
+    except SnapshotError as error:
+        return Finding("snapshots", "broken", str(error), "faultbook index PACKAGE…", required=False)
+    wrong = [problem for item in held if (problem := shelf.verify(item)) is not None]
+    if wrong:
+        return Finding("snapshots", "broken", "; ".join(wrong), "faultbook index PACKAGE…", required=False)
+    if not held:
+        detail = "none: only the curated records are known"
+        return Finding("snapshots", "missing", detail, "faultbook index PACKAGE…", required=False)
+    names = ", ".join(f"{item.package} {item.version}" for item in held)
+    return Finding("snapshots", "ok", f"{sum(item.records for item in held)} records: {names}")
 
 
 def _data_folder(folder: Path) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from app import indexing
 from app.cli import cli
+from app.environment import findings
 from app.main import create_app
 from app.settings import Settings
 from catalog.snapshots.shelf import Shelf
@@ -166,3 +168,17 @@ def test_serving_indexes_what_is_installed_and_missing(
             sleep(0.05)
     assert [held.package for held in Shelf(tmp_path).held()] == ["jinja2"]
     assert indexing.missing(tmp_path, ["jinja2"]) == []
+
+
+def test_doctor_compares_checksums(data: Path, tmp_path: Path) -> None:
+    def found(folder: Path) -> tuple[str, str]:
+        [finding] = [item for item in findings(Settings(data=folder)) if item.name == "snapshots"]
+        return finding.state, finding.detail
+
+    assert found(tmp_path)[0] == "missing"
+    assert found(data) == ("ok", "3 records: delorean " + Shelf(data).held()[0].version)
+    copy = tmp_path / "snapshots"
+    shutil.copytree(data / "snapshots", copy)
+    [file] = copy.glob("*.sqlite")
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    assert found(tmp_path)[0] == "broken"
