@@ -155,6 +155,18 @@ def arguments_json(call: Call) -> dict[str, Any]:
     return {name: plain(value) for name, value in call.stated()}
 
 
+def shown(subject: Any, path: str) -> str:
+    """What an argument, or an attribute of one, is in a subject, for people to read."""
+    value = subject
+    for name in path.split("."):
+        if value is None:
+            return "absent"
+        value = getattr(value, name)
+    if isinstance(value, (DType, TensorSpec)):
+        return str(value)
+    return str(tuple(value)) if isinstance(value, tuple) else repr(plain(value))
+
+
 def _edits(name: str, before: Any, after: Any) -> Iterator[Edit]:
     if before == after and type(before) is type(after):
         return

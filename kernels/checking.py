@@ -15,10 +15,8 @@ from enum import Enum
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from kernels.call import Call, Edit, plain
-from kernels.dtypes import DType
+from kernels.call import Call, Edit, shown
 from kernels.message import render
-from kernels.spec import TensorSpec
 from kernels.upstream import Site
 
 S = TypeVar("S")
@@ -179,7 +177,7 @@ class Check(Generic[S]):
 
     def describe_actual(self, subject: S, /) -> str:
         """What was found, in the caller's own terms."""
-        return ", ".join(f"{path} = {_show(subject, path)}" for path in self.looks_at)
+        return ", ".join(f"{path} = {shown(subject, path)}" for path in self.looks_at)
 
     def exception(self) -> Exception:
         """The exception upstream raises, with this violation attached as `violation`."""
@@ -392,14 +390,3 @@ def _overall(seen: list[Status]) -> Status:
 @cache
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
-
-
-def _show(subject: Any, path: str) -> str:
-    value = subject
-    for name in path.split("."):
-        if value is None:
-            return "absent"
-        value = getattr(value, name)
-    if isinstance(value, (DType, TensorSpec)):
-        return str(value)
-    return str(tuple(value)) if isinstance(value, tuple) else repr(plain(value))

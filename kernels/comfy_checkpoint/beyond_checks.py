@@ -38,8 +38,8 @@ class NotComfy(Check[ComfyCall]):
 
     @classmethod
     def find(cls, call: ComfyCall, /) -> Iterator[Self]:
-        marked = call.declarations or call.marker_tensors or call.quantized
-        if not marked and not call.is_mxfp8:
+        told = any(declared.layers or not declared.has_layers for declared in call.declarations)
+        if not (told or call.layers or call.marker_tensors or call.quantized):
             quanto = any(file.metadata.get(QUANTO_KEY) == "quanto" for _, file in call.files)
             hint = "; it declares itself a Quanto file, which is inspected otherwise" if quanto else ""
             yield cls(len(call.headers), hint)

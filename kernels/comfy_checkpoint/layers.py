@@ -38,9 +38,13 @@ class Declaration:
     @property
     def layers(self) -> dict[str, Any]:
         """Layer prefix → marker, any JSON value; empty where it has no layers."""
+        return self.reading.value["layers"] if self.has_layers else {}
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether it is readable: an object with an object of layers, be it empty."""
         value = self.reading.value
-        layers = value.get("layers") if isinstance(value, dict) else None
-        return layers if isinstance(layers, dict) else {}
+        return isinstance(value, dict) and isinstance(value.get("layers"), dict)
 
     def with_value(self, value: Any) -> ComfyCall:
         """The call with another declaration in this file."""

@@ -173,8 +173,8 @@ class Fp8NotCompiled(Hazard):
 
     message = "unified_kv is {got}, which Triton does not compile for {architecture}"
     reason = (
-        '{architecture} has no {got}: Triton stops with "type fp8e4nv not supported in this architecture. The '
-        "supported fp8 dtypes are ('fp8e4b15', 'fp8e5')\""
+        '{architecture} has no {got}: Triton stops with "type fp8e4nv not supported in this architecture. '
+        "The supported fp8 dtypes are ('fp8e4b15', 'fp8e5')\""
     )
     looks_at = ("unified_kv.dtype", "kv_scales")
     requires = "an NVIDIA GPU of compute capability 8.9 or newer for an FP8 pool"

@@ -172,6 +172,16 @@ BEYOND: dict[str, tuple[ComfyCall, str]] = {
     ),
     "mxfp8 layer by layer": (one({"format": "mxfp8"}, MX), "mxfp8_not_global"),
     "rotated with one scale": (one(ROTATED, INT8, weight_scale=Header("F32", ())), "rotated_with_one_scale"),
+    "declared as a whole, and nothing in it": (
+        ComfyCall(Checkpoint({"quant_format": "mxfp8"}, {"a.weight": Header("BF16", (32, 64))})),
+        "not_comfy",
+    ),
+    "metadata of no layers": (
+        ComfyCall(
+            Checkpoint({"_quantization_metadata": '{"layers": {}}'}, {"a.weight": Header("BF16", (32, 64))})
+        ),
+        "not_comfy",
+    ),
     "a row scale of NaN": (
         one(ROTATED, INT8, weight_scale=Header("F32", (2, 1), Listed((1.0, float("nan"))))),
         "scale_not_finite",
