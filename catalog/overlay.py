@@ -83,6 +83,8 @@ class Overlay:
             return
         for path in sorted(folder.rglob("*.md")):
             try:
+                if not path.is_file():  # a pipe would be waited for
+                    raise ValueError("it is no file")
                 with path.open("rb") as opened:
                     content = opened.read(LARGEST + 1)
                 if len(content) > LARGEST:

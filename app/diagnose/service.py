@@ -77,6 +77,9 @@ class Diagnoser:
         """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
         had.
         """
+        if question.level != "checks" and run_allowed(self._settings):
+            # Which GPU runs it decides what its calls are for, and whether another's may run at all.
+            await self._pool.introduced()
         question = self._aimed(question)
         operation, call = question.operation, question.call
         aside = run_in_threadpool if question.large else _directly

@@ -151,7 +151,8 @@ def _target(value: Any) -> Read:
 
 def _numbers(path: str, wanted: Range) -> range:
     numbers = range(wanted.start, wanted.stop + 1, wanted.step)
-    if not 0 < len(numbers) <= MAX_POINTS:
+    # Not len(), which holds 64 bits.
+    if not 0 < (wanted.stop - wanted.start) // wanted.step + 1 <= MAX_POINTS:
         detail = "holds no number" if not numbers else f"holds more than {MAX_POINTS:,} numbers"
         raise Wrong(_fault(path, f"the range {detail}"))
     return numbers

@@ -50,6 +50,7 @@ class WorkerPool:
         self._settings = settings
         self._pool: ProcessPool | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._hello: Future[Any] | None = None
         self._waiting = 0
         self.worker: Worker | None = None
         self.failure = ""
@@ -81,7 +82,18 @@ class WorkerPool:
             initargs=(self._settings.device, memory),
             context=context,
         )
-        self._schedule(process.hello, START_LIMIT).add_done_callback(self._greeted)
+        self._hello = self._schedule(process.hello, START_LIMIT)
+        self._hello.add_done_callback(self._greeted)
+
+    async def introduced(self) -> None:
+        """Wait until `worker` is known, or its start has failed; at once where nothing was started."""
+        if self._starting is None:
+            return
+        await asyncio.shield(self._starting)
+        if self._hello is not None:
+            done, _ = await asyncio.wait([asyncio.wrap_future(self._hello)])
+            for answer in done:
+                answer.exception()  # `failure` tells of it
 
     async def stop(self) -> None:
         """End the processes; running jobs are killed."""

@@ -118,9 +118,12 @@ def write(
 
 
 def file_name(package: str, version: str) -> str:
-    """How the snapshot of a version is called."""
-    safe = "".join(char if char.isalnum() or char in ".+" else "_" for char in version)
-    return f"{package}-{safe}.sqlite"
+    """How the snapshot of a version is called: one plain name, whatever a package's own metadata says."""
+    name, safe = (
+        "".join(char if char.isascii() and (char.isalnum() or char in "._+-") else "_" for char in part)[:80]
+        for part in (package, version)
+    )
+    return f"{name.lstrip('.') or '_'}-{safe}.sqlite"
 
 
 def _fill(connection: sqlite3.Connection, records: Sequence[Extracted], code: Mapping[str, bytes]) -> None:

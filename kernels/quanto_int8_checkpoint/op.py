@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from math import isfinite, sqrt
+from math import hypot, isfinite, sqrt
 
 from safetensors import safe_open
 from torch import Tensor
@@ -138,12 +138,12 @@ def _rms(values: Values, count: int) -> float:
     """Root mean square of `count` elements; of a ramp its largest magnitude."""
     match values:
         case Randn(mean=mean, std=std):
-            return sqrt(mean**2 + std**2)
+            return hypot(mean, std)
         case Randint(low=low, high=high):
             return sqrt(((low + high - 1) / 2) ** 2 + ((high - low) ** 2 - 1) / 12)
         case Listed():
             elements = list(values.flat()) or [0]
-            return sqrt(sum(element**2 for element in elements) / len(elements))
+            return hypot(*elements) / sqrt(len(elements))
         case _:
             smallest, largest = bounds(values, (count,)) or (0, 0)
             return float(max(abs(smallest), abs(largest)))

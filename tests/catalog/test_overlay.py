@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,11 @@ def test_notes_are_found_by_id_and_by_pattern(folder: Path) -> None:
     assert about[0].known == {"owner": "kernels team", "runbook": "https://runbooks.example.org/scales"}
     assert [note.source for note in overlay.about("0" * 16, "something else")] == []
     assert len(overlay.problems) == 2
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.md")
+    assert Overlay(tmp_path).problems == ["pipe.md: it is no file"]
 
 
 @pytest.mark.parametrize("content", ["id: xyz\n\ntext", "wording: x\npattern: y\n\n", "text alone", ""])

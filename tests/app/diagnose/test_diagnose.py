@@ -341,6 +341,9 @@ class _Gpu:
     exists = True
     worker = Worker(Device("NVIDIA A100", "8.0", False), Environment())
 
+    async def introduced(self) -> None:
+        pass
+
     async def run(self, job: Job) -> Outcome:
         assert job.call != refused(), "a refused call is not run"
         return Outcome("returned", self.worker.device, "reference")

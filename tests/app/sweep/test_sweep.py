@@ -40,6 +40,11 @@ def faults(client: TestClient, status: int = 422, **body: Any) -> dict[str, str]
     return found
 
 
+def test_a_range_beyond_every_machine_number_is_refused(client: TestClient) -> None:
+    found = faults(client, vary={"group_size": {"from": 0, "to": 10**25}})
+    assert found == {"/vary/group_size": "the range holds more than 10,000 numbers"}
+
+
 def with_edit(tensor: dict[str, Any], attribute: str, value: Any) -> dict[str, Any]:
     name, _, index = attribute.partition(".")
     edited = {key: item for key, item in tensor.items() if key != "strides" or name != "shape"}

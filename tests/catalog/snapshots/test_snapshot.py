@@ -12,6 +12,7 @@ from catalog.scan.targets import TargetError
 from catalog.snapshots.index import index
 from catalog.snapshots.shelf import Shelf
 from catalog.snapshots.snapshot import Snapshot, SnapshotError
+from catalog.snapshots.write import file_name
 
 CODE = """\
 def load(path, strict=False):
@@ -45,6 +46,14 @@ def indexed(shelf: Shelf, package: Path, **options: object) -> Snapshot:
     made = index(shelf, str(package), processes=1, **options)  # type: ignore[arg-type]
     assert [item.path for item in made.unreadable] == ["broken.py"]
     return shelf.open(made.held)
+
+
+@pytest.mark.parametrize("name", ["/tmp/elsewhere", "../../up", "..", "a/b\\c", "x" * 400, "<b>", ""])
+def test_a_packages_own_name_leads_nowhere_else(name: str) -> None:
+    called = file_name(name, "1.0/../2")
+    assert called == Path(called).name
+    assert not called.startswith(".")
+    assert len(called) < 200
 
 
 def test_it_has_every_record_with_its_place_and_lines(shelf: Shelf, package: Path) -> None:

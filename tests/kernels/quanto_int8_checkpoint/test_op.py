@@ -32,7 +32,7 @@ from kernels.quanto_int8_checkpoint.op import (
 from kernels.quanto_int8_checkpoint.signature import PREFIX, VALID, QuantoCall, quanto
 from kernels.running import Arguments, compare, seeded
 from kernels.spec import TensorSpec
-from kernels.values import Full, Listed, Ones, Zeros
+from kernels.values import Full, Listed, Ones, Randn, Zeros
 from tests.kernels.quanto_int8_checkpoint.files import ENTRY, GOLDEN, GOLDEN_PREFIX, P, file, layer, p
 from tests.kernels.quanto_int8_checkpoint.test_checks import REFUSED
 
@@ -238,6 +238,12 @@ def test_the_tolerance_grows_with_the_described_numbers() -> None:
     assert allowed.atol > 100 * TOLERANCES[DType.BF16]
     y, expected = run(call)
     assert compare("y", y, expected, allowed).within
+
+
+def test_numbers_whose_squares_overflow_have_a_tolerance() -> None:
+    for values in (Randn(mean=1e300, std=1e300), Listed((1e300, -1e300))):
+        call = QuantoCall(quanto([PREFIX], 4, 4), x=activation(DType.BF16, 1, 4, values=values))
+        assert tolerance("y", call).atol >= TOLERANCES[DType.BF16]
 
 
 def test_unlimited_numbers_do_not_make_everything_pass() -> None:
