@@ -11,24 +11,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from app.http.text import json_bytes
 from app.settings import SettingsError, load
-
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+from app.terminal import Exit, Json, complain, err, out, print_json, usage
 
 bundle = typer.Typer(name="bundle", help="Take snapshots to a host without network.", no_args_is_help=True)
 
-OK, NEGATIVE, USAGE = 0, 1, 2
 SHOWN = 20
 """Unreadable files that are named; `--json` names all."""
 
@@ -64,8 +57,7 @@ def index(
         shelf = Shelf(load().data)
         macros = Macros((*MACROS, *map(parse_macro, macro or ())))
     except (SettingsError, ValueError) as error:
-        err.print(f"faultbook: {escape(str(error))}")
-        raise typer.Exit(USAGE) from None
+        usage(str(error))
     failed = False
     answers = []
     for target in targets:
@@ -91,7 +83,7 @@ def index(
                 )
             except (TargetError, OSError) as error:
                 failed = True
-                err.print(f"faultbook: {escape(str(error))}")
+                complain(str(error))
                 continue
         answers.append(
             {
@@ -115,8 +107,8 @@ def index(
                 f"{len(made.unreadable)} not read, {made.seconds:.1f} s"
             )
     if as_json:
-        typer.echo(json_bytes({"snapshots": answers}).decode())
-    raise typer.Exit(NEGATIVE if failed else OK)
+        print_json({"snapshots": answers})
+    raise typer.Exit(Exit.NEGATIVE if failed else Exit.OK)
 
 
 def missing(data: Path, packages: Iterable[str]) -> list[str]:
@@ -178,13 +170,13 @@ def diff(
 
     (package, old), (other, new) = _version(before), _version(after)
     if package != other:
-        _refuse(f"{package} and {other} are two packages")
+        usage(f"{package} and {other} are two packages")
     try:
         answer = difference(current.use(_data()).get(), package, old, new)
     except NotIndexed as error:
-        _refuse(str(error))
+        usage(str(error))
     if as_json:
-        typer.echo(json_bytes(answer).decode())
+        print_json(answer)
         return
     for name, sign in (("appeared", "+"), ("changed", "~"), ("moved", ">"), ("vanished", "-")):
         for change in answer[name]:
@@ -211,7 +203,7 @@ def export_bundle(file: Annotated[Path, typer.Argument(help="The file to write."
     try:
         held = bundles.export(Shelf(_data()), file)
     except (SnapshotError, OSError) as error:
-        _refuse(str(error))
+        usage(str(error))
     out.print(f"{len(held)} snapshots in {escape(str(file))}")
 
 
@@ -227,7 +219,7 @@ def import_bundle(
     try:
         held = bundles.take_in(Shelf(_data()), file)
     except (SnapshotError, OSError) as error:
-        _refuse(str(error))
+        usage(str(error))
     for item in held:
         out.print(
             f"{escape(item.package)} {escape(item.version)}: {item.records} records of {escape(item.repo)}"
@@ -239,7 +231,7 @@ def _version(text: str) -> tuple[str, str]:
 
     name, equals, version = text.partition("==")
     if not equals or not name or not version:
-        _refuse(f"{text[:80]!r} is not NAME==VERSION")
+        usage(f"{text[:80]!r} is not NAME==VERSION")
     return normal(name.strip()), version.strip()
 
 
@@ -247,9 +239,4 @@ def _data() -> Path:
     try:
         return load().data
     except SettingsError as error:
-        _refuse(str(error))
-
-
-def _refuse(sentence: str) -> NoReturn:
-    err.print(f"faultbook: {escape(sentence)}")
-    raise typer.Exit(USAGE)
+        usage(str(error))
