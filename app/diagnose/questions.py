@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.concurrency import run_in_threadpool
 
@@ -18,6 +18,7 @@ from kernels.registry import Operation, operations
 from kernels.target import Target
 
 _REQUEST = TypeAdapter(schemas.DiagnoseRequest)
+Request = TypeVar("Request", bound=BaseModel)
 
 
 LARGE = 32 * 1024
@@ -31,22 +32,7 @@ async def read_question(body: bytes) -> Question:
 
 def parse_question(body: bytes) -> Question:
     """A request body as a question; InvalidRequest lists every fault, NotFound an unknown operation."""
-    value = load_json(body)
-    envelope: schemas.DiagnoseRequest | None = None
-    errors: list[ErrorDetails] = []
-    try:
-        envelope = _REQUEST.validate_python(value)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-    name = value.get("operation") if isinstance(value, dict) else None
-    arguments = value.get("arguments", {}) if isinstance(value, dict) else None
-    operation = operation_named(name) if isinstance(name, str) else None
-    given: dict[str, Any] = {}
-    faults: list[Fault] = []
-    if operation is not None and isinstance(arguments, dict):
-        given, faults = read_arguments(operation.call, arguments, ("arguments",))
-    if envelope is None or operation is None or faults:
-        raise invalid(errors, value, faults)
+    envelope, operation, given = read_call(load_json(body), _REQUEST)
     target = None if envelope.target is None else Target.parse(envelope.target)
     call, assumed = complete(operation, given, target)
     return Question(
@@ -58,6 +44,29 @@ def parse_question(body: bytes) -> Question:
         assumed,
         large=len(body) > LARGE,
     )
+
+
+def read_call(value: Any, adapter: TypeAdapter[Request]) -> tuple[Request, Operation, dict[str, Any]]:
+    """A request that describes a call: itself, the operation it names, and the arguments given.
+
+    InvalidRequest lists every fault of the request's form and of the arguments; NotFound: no such operation.
+    """
+    envelope: Request | None = None
+    errors: list[ErrorDetails] = []
+    try:
+        envelope = adapter.validate_python(value)
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False, include_context=False)
+    members = value if isinstance(value, dict) else {}
+    name, arguments = members.get("operation"), members.get("arguments", {})
+    operation = operation_named(name) if isinstance(name, str) else None
+    given: dict[str, Any] = {}
+    faults: list[Fault] = []
+    if operation is not None and isinstance(arguments, dict):
+        given, faults = read_arguments(operation.call, arguments, ("arguments",))
+    if envelope is None or operation is None or faults:
+        raise invalid(errors, value, faults)
+    return envelope, operation, given
 
 
 def operation_named(name: str) -> Operation:

@@ -7,11 +7,9 @@ from itertools import product
 from time import thread_time
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import TypeAdapter
 
-from app.diagnose.arguments import read_arguments
-from app.diagnose.questions import operation_named
+from app.diagnose.questions import read_call
 from app.diagnose.schemas import RaisedModel
 from app.diagnose.service import complete
 from app.errors import ContentTooLarge, Fault, InvalidRequest
@@ -59,26 +57,13 @@ def sweep(body: bytes) -> SweepModel:
 
 
 def _read(value: Any) -> tuple[Operation, dict[str, Any], tuple[str, ...], list[Axis]]:
-    envelope: SweepRequest | None = None
-    errors: list[ErrorDetails] = []
-    try:
-        envelope = _REQUEST.validate_python(value)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False, include_context=False)
-    members = value if isinstance(value, dict) else {}
-    name, arguments = members.get("operation"), members.get("arguments", {})
-    operation = operation_named(name) if isinstance(name, str) else None
-    given: dict[str, Any] = {}
-    faults: list[Fault] = []
-    if operation is not None and isinstance(arguments, dict):
-        given, faults = read_arguments(operation.call, arguments, ("arguments",))
-    if envelope is None or operation is None or faults:
-        raise invalid(errors, value, faults)
+    envelope, operation, given = read_call(value, _REQUEST)
     target = None if envelope.target is None else Target.parse(envelope.target)
     call, assumed = complete(operation, given, target)
     if target is not None:
         given["target"] = target
     axes = []
+    faults: list[Fault] = []
     for path, values in envelope.vary.items():
         try:
             axes.append(read_axis(operation, call, path, values))
