@@ -87,7 +87,7 @@ class WorkerPool:
 
     async def introduced(self) -> None:
         """Wait until `worker` is known, or its start has failed; at once where nothing was started."""
-        if self._starting is None:
+        if self.worker is not None or self._starting is None:
             return
         await asyncio.shield(self._starting)
         if self._hello is not None:
