@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from catalog.load import Link
 from catalog.record import SCHEMA_VERSION, Record
-from catalog.snapshots.snapshot import Place, Row, Snapshot
+from catalog.scan.extracted import RaiseSite
+from catalog.snapshots.snapshot import Row, Snapshot
 from catalog.template import Template
 from kernels.upstream import UNKNOWN
 
@@ -189,6 +190,6 @@ def _reports(row: Row) -> str:
     return f"raises this as {row.error_class}"
 
 
-def _when(place: Place) -> str:
+def _when(place: RaiseSite) -> str:
     where = f"In `{place.function}`" if place.function else "When the module is read"
     return f"{where}, when `{place.condition}`." if place.condition else f"{where}."

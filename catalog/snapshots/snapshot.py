@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from catalog.match.model import Entry, Site
 from catalog.match.prepared import Prepared
+from catalog.scan.extracted import RaiseSite
 from catalog.scan.packages import Upstream
 from catalog.snapshots.write import APPLICATION, FORMAT, checksum
 from catalog.template import Template
@@ -25,18 +26,6 @@ _ENTRY: Final = "SELECT id, path, message, template, wordless, type, severity, s
 
 class SnapshotError(Exception):
     """A file that is no snapshot of this format; the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One raise site of a record."""
-
-    line: int
-    end_line: int
-    function: str | None
-    owner: str | None
-    exception: str
-    condition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class Row:
     error_type: str
     severity: str
     http_status: int | None
-    places: tuple[Place, ...]
+    places: tuple[RaiseSite, ...]
 
 
 class Snapshot:
@@ -218,7 +207,7 @@ class Snapshot:
         for row in self._all(f"SELECT {_COLUMNS} FROM record WHERE {where}", values):
             number, identifier, slug, path, line, message, cut, raised, kind, severity, status, sites = row
             template, kinds = _template(message, cut)
-            places = tuple(Place(*site) for site in json.loads(sites))
+            places = tuple(RaiseSite(*site) for site in json.loads(sites))
             yield Row(
                 number,
                 identifier,

@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import astuple
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -170,10 +171,7 @@ def _row(number: int, record: Extracted) -> tuple[Any, ...]:
             for hole in template.holes
         ]
         cut = json.dumps([template.segments, holes], ensure_ascii=False, separators=(",", ":"))
-    sites = [
-        [site.line, site.end_line, site.function, site.owner, site.exception, site.condition]
-        for site in record.sites
-    ]
+    sites = [astuple(site) for site in record.sites]
     return (
         number,
         record.id,
