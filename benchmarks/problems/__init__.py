@@ -60,6 +60,11 @@ def from_upstream(module: str, function: str) -> Callable[..., object]:
     return found
 
 
+def by_name(function: Callable[..., object]) -> Function:
+    """A function that takes a problem's arguments by their names."""
+    return lambda arguments: function(**arguments)
+
+
 def problems() -> Iterator[Problem]:
     """Every problem, by module in alphabetical order."""
     for module in pkgutil.iter_modules(__path__):

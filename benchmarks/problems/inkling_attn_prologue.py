@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.problems import Arguments, Function, Problem, from_upstream
+from benchmarks.problems import Function, Problem, by_name, from_upstream
 
 DQ, DKV, HEAD, W, PAGE, BLOCK = 4096, 1024, 128, 4, 128, 32
 DRAFTED = 4
@@ -86,11 +86,7 @@ def sequences_of(kind: str, tokens: int) -> int:
 def ours(kind: str) -> Function:
     """Our public function."""
     prologue = getattr(import_module("kernels.inkling_attn_prologue.op"), f"inkling_attn_prologue_{kind}")
-
-    def call(arguments: Arguments) -> object:
-        return prologue(**arguments)
-
-    return call
+    return by_name(prologue)
 
 
 def upstream(kind: str) -> Function:
@@ -98,11 +94,7 @@ def upstream(kind: str) -> Function:
     prologue = from_upstream(
         "sglang.kernels.ops.attention.inkling_attn_prologue", f"inkling_attn_prologue_{kind}"
     )
-
-    def call(arguments: Arguments) -> object:
-        return prologue(**arguments)
-
-    return call
+    return by_name(prologue)
 
 
 def moved(kind: str, tokens: int, mxfp8: bool) -> int:

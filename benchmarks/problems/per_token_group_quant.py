@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.problems import Arguments, Function, Problem, from_upstream
+from benchmarks.problems import Function, Problem, by_name, from_upstream
 
 HIDDEN, GROUP_SIZE = 7168, 128
 GROUPS = HIDDEN // GROUP_SIZE
@@ -35,20 +35,13 @@ def ours() -> Function:
     """Our kernel, without the checks in front of it."""
     from kernels.per_token_group_quant.kernel import launch
 
-    def call(arguments: Arguments) -> object:
-        return launch(**arguments)
-
-    return call
+    return by_name(launch)
 
 
 def upstream() -> Function:
     """Upstream's public function."""
     quantize = from_upstream("sglang.kernels.ops.quantization.per_token_group_quant", "per_token_group_quant")
-
-    def call(arguments: Arguments) -> object:
-        return quantize(**arguments)
-
-    return call
+    return by_name(quantize)
 
 
 def _all() -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.problems import Arguments, Function, Problem
+from benchmarks.problems import Arguments, Function, Problem, by_name
 
 ROWS, COLUMNS = 4096, 4096
 SIZES = [(torch.bfloat16, tokens) for tokens in (1, 16, 128, 1024, 8192)] + [
@@ -33,10 +33,7 @@ def ours() -> Function:
     """Our kernels, without the file in front of them."""
     from kernels.quanto_int8_checkpoint.launch import linear
 
-    def call(arguments: Arguments) -> object:
-        return linear(**arguments)
-
-    return call
+    return by_name(linear)
 
 
 def upstream() -> Function:

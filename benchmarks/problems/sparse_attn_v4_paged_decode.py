@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.problems import Arguments, Function, Problem, from_upstream
+from benchmarks.problems import Function, Problem, by_name, from_upstream
 
 HEADS, WIDTH, GROUP = 128, 512, 64
 SLOTS = 65_536
@@ -45,10 +45,7 @@ def ours() -> Function:
     """Our kernels, without the checks in front of them."""
     from kernels.sparse_attn_v4_paged_decode.launch import launch
 
-    def call(arguments: Arguments) -> object:
-        return launch(**arguments)
-
-    return call
+    return by_name(launch)
 
 
 def upstream() -> Function:
@@ -56,11 +53,7 @@ def upstream() -> Function:
     decode = from_upstream(
         "sglang.kernels.ops.attention.dsv4.unified_kv_kernels.paged_decode", "sparse_attn_v4_paged_decode"
     )
-
-    def call(arguments: Arguments) -> object:
-        return decode(**arguments)
-
-    return call
+    return by_name(decode)
 
 
 def _all() -> Iterator[Problem]:
