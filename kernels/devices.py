@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -47,13 +46,6 @@ def launch(
     if len(_kept) >= MOST_KEPT:
         _kept.clear()
     _kept[key] = kernel[grid](*tensors, *numbers, **options)
-
-
-def current(device: torch.device) -> AbstractContextManager[None]:
-    """Makes the tensors' GPU current: Triton launches on the current one, wherever its arguments are."""
-    if device.type != "cuda" or device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(device)
 
 
 @lru_cache

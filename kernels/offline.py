@@ -38,7 +38,11 @@ SHARED_MEMORY: Mapping[str, int] = {
     "gfx950": 163_840,
 }
 
-OVERLAPPING = frozenset({"sm90", "sm100", "sm103", "sm120"})
+OVERLAPPING = frozenset(
+    name
+    for name, (_, architecture, _) in TARGETS.items()
+    if isinstance(architecture, int) and architecture >= 90
+)
 """Targets where a kernel may be launched before the one in front ends; see `kernels.devices`."""
 
 # torch's name of an element type → Triton's

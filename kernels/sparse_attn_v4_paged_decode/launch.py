@@ -71,20 +71,13 @@ def launch(
     start(q.device, kernel, (programs, 1, 1), tensors, numbers, num_warps=chosen.warps)
     if chosen.splits > 1:
         columns = chosen.join_columns(tokens, heads, processors)
-        join = {
-            "D": width,
-            "BLOCK_K": chosen.block_k,
-            "CHUNK": columns,
-            "PADDED_HEADS": chosen.padded_heads,
-            "SPLITS": chosen.splits,
-        }
         start(
             q.device,
             join_splits_kernel,
             (tokens * heads, triton.cdiv(width, columns), 1),
             (*partials, kv_indptr, attn_sink, out),
-            (heads, *out.stride(), *join.values()),
-            num_warps=max(1, min(4, columns // 128)),
+            (heads, *out.stride(), *_join_constants(chosen, width, columns).values()),
+            num_warps=_join_warps(columns),
         )
     return out
 
@@ -150,12 +143,14 @@ def variant(
 
 
 def join_variant(query_type: torch.dtype, *, width: int = 512, splits: int = 16) -> Variant:
-    """The compilation of the joining kernel, likewise."""
+    """The compilation of the joining kernel, likewise: of one token of 128 heads."""
+    chosen = plan(1, 128, width, 512, splits, hopper=True, processors=132, shared_bytes=0)
+    columns = chosen.join_columns(1, 128, 132)
     single = pointer_to(torch.float32)
     types = dict.fromkeys(("highest_ptr", "total_ptr", "mixed_ptr", "sink_ptr"), single)
     types |= {"indptr_ptr": pointer_to(torch.int32), "out_ptr": pointer_to(query_type)}
-    constants = {"D": width, "BLOCK_K": 32, "CHUNK": 128, "PADDED_HEADS": 128, "SPLITS": splits}
-    return Variant(join_splits_kernel, types, constants | {"out_column_stride": 1}, frozenset(types), warps=1)
+    constants = _join_constants(chosen, width, columns) | {"out_column_stride": 1}
+    return Variant(join_splits_kernel, types, constants, frozenset(types), warps=_join_warps(columns))
 
 
 def _constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, int]:
@@ -170,6 +165,22 @@ def _constants(chosen: Plan, width: int, *, fp8: bool) -> dict[str, int]:
         "SPLITS": chosen.splits,
         "FP8": fp8,
     }
+
+
+def _join_constants(chosen: Plan, width: int, columns: int) -> dict[str, int]:
+    """The switches of join_splits_kernel, in its order."""
+    return {
+        "D": width,
+        "BLOCK_K": chosen.block_k,
+        "CHUNK": columns,
+        "PADDED_HEADS": chosen.padded_heads,
+        "SPLITS": chosen.splits,
+    }
+
+
+def _join_warps(columns: int) -> int:
+    """Warps of a joining program: four columns a lane, as far as four warps go."""
+    return max(1, min(4, columns // 128))
 
 
 def _partials(

@@ -28,7 +28,7 @@ def sparse_attn_v4_paged_decode(
     """Attention of each token over its own list of pool slots; [T, H, D] like q. No input is changed.
 
     Arguments are those of SparseCall, on one CUDA device. Raises what upstream raises, and ValueError for
-    layouts that crash and corrupt there. What the index lists hold is not looked at beforehand, since that
+    layouts that crash or corrupt there. What the index lists hold is not looked at beforehand, since that
     would wait for the GPU: as upstream's, the kernel reads whatever slots they name. On a CPU whose process
     interprets no kernels the reference runs. `kv_splits` divides the work among programs and changes the
     result by rounding alone, so the reference has no use for it.
@@ -37,9 +37,8 @@ def sparse_attn_v4_paged_decode(
     _guard(arguments)
     if not runs_kernels(q.device):
         return _reference(arguments)["out"]
-    from kernels.sparse_attn_v4_paged_decode.launch import (
-        launch,
-    )  # imports triton, whose mode is fixed by that
+    # This imports triton, whose mode is fixed by that.
+    from kernels.sparse_attn_v4_paged_decode.launch import launch
 
     return launch(**arguments)
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from kernels.sparse_attn_v4_paged_decode.launch_errors import next_power_of_two, previous_power_of_two
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -52,7 +54,7 @@ class Plan:
     def join_columns(self, tokens: int, heads: int, processors: int) -> int:
         """Columns that a program of the joining kernel takes: all, unless that leaves the device idle."""
         idle = max(1, 2 * processors // max(tokens * heads, 1))
-        return max(min(32, self.block_d), self.block_d // power_of_two(idle))
+        return max(min(32, self.block_d), self.block_d // next_power_of_two(idle))
 
 
 @lru_cache(maxsize=1024)
@@ -75,9 +77,9 @@ def plan(
     shared_bytes  shared memory that one program may have
     """
     if hopper:
-        block_h, block_k, block_d = 64, 32, max(128, power_of_two(width))
+        block_h, block_k, block_d = 64, 32, max(128, next_power_of_two(width))
     else:
-        block_d = max(SMALLEST_DOT, power_of_two(width))
+        block_d = max(SMALLEST_DOT, next_power_of_two(width))
         block_h, block_k = _portable_tile(heads, block_d, shared_bytes)
     head_blocks = -(-heads // block_h)
     if splits is None:
@@ -105,7 +107,7 @@ def fits_hopper(q: Tensor, unified_kv: Tensor) -> bool:
 
 def _portable_tile(heads: int, block_d: int, shared_bytes: int) -> tuple[int, int]:
     """Heads and slots of a program: the largest whose queries and tiles in flight fit the shared memory."""
-    most = min(64, max(SMALLEST_DOT, power_of_two(heads)))
+    most = min(64, max(SMALLEST_DOT, next_power_of_two(heads)))
     for block_h, block_k in ((64, 64), (64, 32), (32, 64), (32, 32), (32, 16), (16, 32)):
         queries = min(block_h, most) * block_d * 2
         # Three tiles of rows in flight; or of codes two, and two that are dequantised.
@@ -119,10 +121,5 @@ def _splits(programs: int, length: int, block_k: int, processors: int) -> int:
     """The largest power of two that the device runs at once and that leaves each split of an average token a
     tile.
     """
-    most = max(1, min(processors // max(programs, 1), -(-length // block_k), MOST_SPLITS))
-    return 1 << most.bit_length() - 1
-
-
-def power_of_two(value: int) -> int:
-    """The smallest power of two ≥ value ≥ 1."""
-    return 1 << (value - 1).bit_length()
+    most = min(processors // max(programs, 1), -(-length // block_k), MOST_SPLITS)
+    return previous_power_of_two(most)
