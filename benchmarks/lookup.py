@@ -1,107 +1,83 @@
-"""What looking a text up costs, beside the obvious way in the same run: `re.search` over all patterns.
+"""How well and how fast texts are looked up, beside the obvious way on the same inputs.
 
-    python -m benchmarks.lookup [number of synthetic templates ...]
+    python -m benchmarks lookup [--cases FILE] [--older FILE.sqlite] [FILE.sqlite ...]
 
-Catalogs: the curated records alone, then with synthetic templates added (10,000 unless numbers are given).
-Texts: each curated template rendered (a line, and the last line of a traceback), messages of no template,
-and a log of 16 MiB in which one line in a thousand is an error. The loop is timed on fewer of them.
+One table over the curated records and all snapshots given (`faultbook index` writes them): those of the data
+folder where none is named, the curated records alone where there is none.
+
+Messages are drawn from the templates with at least 12 literal characters, with plausible values; the right
+answer is the record, or one with the same words. `--cases` reads real pastes, an object a line, of `text`
+and `expect` (`null`, or `package`, `path`, `function`, and other places in `alts`); a case counts whose place
+is indexed. `--older` reads the snapshot of an older release of one of the packages: its messages, those that
+the newer release still has in these or other words, are looked for in the newer one.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
+import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import median, quantiles
-from time import perf_counter
+from time import perf_counter, process_time
+from typing import Final
 
-from catalog.match import Entry, Matcher, Site
-from catalog.store import entry, load_catalog
-from catalog.template import Template
+from app.settings import Settings
+from benchmarks.cases import Judge, read
+from benchmarks.known import Known
+from benchmarks.rival import Rival
+from benchmarks.texts import FORMS, Sample, sample
+from catalog.match import MATCH, Match
+from catalog.match.clean import key
+from catalog.match.values import plain
+from catalog.snapshots.diff import compare
+from catalog.snapshots.shelf import Shelf
+from catalog.snapshots.snapshot import Snapshot
 
-MIB = 1 << 20
-ROUNDS = 5
-LOOP_MESSAGES = 20
-LOOP_LOG = 1 << 14
-VALUES = {
-    "dtype": "torch.bfloat16",
-    "shape": "(16, 7168)",
-    "int": "448",
-    "float": "0.5",
-    "bool": "True",
-    "device": "cuda:0",
-    "path": "/models/a/model.safetensors",
-    "name": "blocks.3.ffn",
-    "text": "['blocks.0.weight']",
-}
-WORDS = (
-    *(
-        "tensor",
-        "scale",
-        "shape",
-        "dtype",
-        "layer",
-        "weight",
-        "expected",
-        "must be",
-        "divisible by",
-        "head dim",
-    ),
-    *(
-        "cache",
-        "page",
-        "block",
-        "kernel",
-        "requires",
-        "contiguous",
-        "unsupported",
-        "invalid",
-        "missing",
-        "mask",
-    ),
-    *("checkpoint", "backend", "attention", "stride", "aligned", "device", "index", "token", "batch", "rank"),
-    *("config", "format", "method", "value", "range", "rows", "columns", "bytes", "quantization", "is not"),
-)
+MIB: Final = 1 << 20
+DRAWN: Final = 1200
+"""Messages of each form."""
+TIMED: Final = 400
+"""Messages that are timed, in so many rounds."""
+ROUNDS: Final = 5
+RIVALS: Final = 40
+"""Messages of each form that the obvious way is asked about, and lines of its log."""
+OLDER: Final = 1500
+
+Row = tuple[str, str, str]
 
 
-def rendered(known: Entry) -> str:
-    """The entry's message with plausible values."""
-    first, *rest = known.template.segments
-    return first + "".join(
-        VALUES[kind] + segment for kind, segment in zip(known.hole_kinds, rest, strict=True)
-    )
+def share(found: Sequence[bool]) -> str:
+    """How many of them, as .987; n/a for none."""
+    return f"{sum(found) / len(found):.3f}".removeprefix("0") if found else "n/a"
 
 
-def synthetic(count: int, chance: random.Random) -> Iterator[Entry]:
-    """Entries of made-up sentences: 5 to 14 words, up to 3 holes, and one name that few others have."""
-    for number in range(count):
-        words = chance.choices(WORDS, k=chance.randint(5, 14))
-        words.insert(chance.randrange(len(words)), f"name_{number % 4001:x}")
-        holes = chance.randint(0, 3)
-        for _ in range(holes):
-            words.insert(chance.randint(1, len(words)), "{value}")
-        site = Site(f"pkg/module_{number % 997}.py", f"f{number}", (number % 2000,), "ValueError")
-        kinds = ("text",) * holes
-        yield Entry(f"{number:016x}", "synthetic/package", " ".join(words), None, (site,), False, kinds)
-
-
-def per_text(
+def times(
     function: Callable[[str], object], texts: Sequence[str], rounds: int = ROUNDS
 ) -> tuple[float, float]:
     """Median and 99th percentile of one call, µs."""
-    times = []
+    taken = []
     for _ in range(rounds):
         for text in texts:
             started = perf_counter()
             function(text)
-            times.append((perf_counter() - started) * 1e6)
-    return median(times), quantiles(times, n=100)[98]
+            taken.append((perf_counter() - started) * 1e6)
+    return median(taken), quantiles(taken, n=100)[98]
 
 
-def log(messages: Sequence[str], size: int, chance: random.Random) -> str:
-    """Lines of a server's log, about one in a thousand an error."""
+def seconds(function: Callable[[], object]) -> float:
+    """Processor time of one call."""
+    started = process_time()
+    function()
+    return process_time() - started
+
+
+def log(size: int, chance: random.Random, errors: Sequence[str] = ()) -> str:
+    """Lines of a server's log; with `errors` one in a thousand is one of them."""
     ordinary = [
         f"[2026-01-01 00:00:{number:02} TP{number % 8}] Decode batch. #running-req: {number}, "
         f"token usage: 0.{number}, gen throughput (token/s): {number * 31.7:.2f}, #queue-req: 0,"
@@ -110,67 +86,204 @@ def log(messages: Sequence[str], size: int, chance: random.Random) -> str:
     lines: list[str] = []
     length = 0
     while length < size:
-        line = (
-            f"ValueError: {chance.choice(messages)}" if len(lines) % 1000 == 999 else chance.choice(ordinary)
-        )
-        lines.append(line)
-        length += len(line) + 1
+        wrong = errors and len(lines) % 1000 == 999
+        lines.append(chance.choice(errors if wrong else ordinary))
+        length += len(lines[-1]) + 1
     return "\n".join(lines)
 
 
-def measured(name: str, entries: Sequence[Entry], known: Sequence[Entry]) -> str:
-    """One row of the table."""
-    tracemalloc.start()
-    matcher = Matcher(entries)
-    memory = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    started = perf_counter()
-    matcher = Matcher(entries)
-    build = perf_counter() - started
+def tops(ranks: Sequence[int]) -> str:
+    """Shares of first places and of places among three."""
+    return f"{share([rank < 1 for rank in ranks])} / {share([rank < 3 for rank in ranks])}"
 
-    messages = [rendered(each) for each in known]
-    lines = [f"{each.sites[0].exception}: {text}" for each, text in zip(known, messages, strict=True)]
-    stacks = [
-        f'Traceback (most recent call last):\n  File "/x/{each.sites[0].path}", line 7, in f\n    g()\n{line}'
-        for each, line in zip(known, lines, strict=True)
-    ]
-    others = [f"OSError: {' '.join(reversed(text.split()))}" for text in messages]
-    found = sum(
-        each.record_id in {match.record_id for match in matcher.match(line).matches}
-        for each, line in zip(known, lines, strict=True)
+
+def accuracy(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]:
+    """A row for each form in which messages are pasted."""
+    drawn = list(known.drawn(chance, DRAWN))
+    captured: list[bool] = []
+    for name, form in FORMS.items():
+        pasted = [(each, text) for each in drawn if (text := form(each, chance)) is not None]
+        ranks: list[int] = []
+        rivals: list[int] = []
+        for each, text in pasted:
+            matches = known.matcher.match(text).matches
+            ranks.append(known.rank(each.entry.record_id, [found.record_id for found in matches]))
+            if len(rivals) < RIVALS:
+                numbers = rival.find(text, 5)
+                named = [known.entries[number].record_id for number in numbers]
+                rivals.append(known.rank(each.entry.record_id, named))
+            if name == "as raised":
+                captured += (read_right(each, match) for match in matches if is_of(each, match))
+        yield f"{name}: first / among 3 of {len(ranks)}", tops(ranks), tops(rivals)
+    yield f"captures equal to a full match of the regex, of {len(captured)}", share(captured), ""
+
+
+def is_of(each: Sample, found: Match) -> bool:
+    """Whether a match is the sample's own record."""
+    return found.record_id == each.entry.record_id and found.match_type == "pattern"
+
+
+def read_right(each: Sample, found: Match) -> bool:
+    """Whether the captures are what the pattern captures, or what the message was rendered with."""
+    whole = re.fullmatch(each.entry.template.pattern, each.message, re.DOTALL)
+    holes = each.entry.template.holes
+    read = [capture.value for capture in found.captures]
+    return any(
+        read == [plain(value, hole.conversion) for value, hole in zip(values, holes, strict=True)]
+        for values in (whole.groups() if whole else (), each.values)
     )
-    patterns = [re.compile(Template.parse(each.message).pattern) for each in entries if not each.textless]
 
-    def loop(text: str) -> list[re.Match[str]]:
-        return [match for pattern in patterns if (match := pattern.search(text))]
 
-    text = log(messages, 16 * MIB, random.Random(1))
-    started = perf_counter()
-    matcher.match(text)
-    speed = len(text) / 1e6 / (perf_counter() - started)
-    started = perf_counter()
-    for line in text[:LOOP_LOG].split("\n"):
-        loop(line)
-    loop_speed = LOOP_LOG / 1e6 / (perf_counter() - started)
+def speed(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]:
+    """Rows of what messages, logs and hostile lines cost beside the bare scan for anchors."""
+    matcher = known.matcher
+    drawn = list(known.drawn(chance, TIMED))
+    lines = [each.raised for each in drawn]
 
-    figures = [per_text(matcher.match, texts) for texts in (lines, stacks, others)]
-    figures.append(per_text(matcher.search, messages))
-    figures.append(per_text(loop, lines[:LOOP_MESSAGES], 1))
-    cells = [name, f"{len(patterns)}", f"{build:.2f}", f"{memory / 1e6:.0f}", f"{found}/{len(known)}"]
-    cells += [f"{middle:,.0f} / {worst:,.0f}" for middle, worst in figures]
-    return " | ".join([*cells, f"{speed:.0f}", f"{loop_speed:.3f}"])
+    def bare(text: str) -> object:
+        return matcher.index.scan(key(text.encode("latin-1", "replace")))
+
+    scan, scan_worst = times(bare, lines)
+    middle, worst = times(matcher.match, lines)
+    loop, loop_worst = times(lambda text: rival.loop(text, float("inf")), lines[:RIVALS], 1)
+    yield "bare scan of a message, µs p50 / p99", f"{scan:.1f} / {scan_worst:.1f}", ""
+    looped = f"{loop:,.0f} / {loop_worst:,.0f} without its limit"
+    yield "a message, µs p50 / p99", f"{middle:.0f} / {worst:,.0f}", looped
+    yield "p50 over the bare scan's (at most 15)", f"{middle / scan:.1f}", f"{loop / scan:,.0f}"
+
+    quiet, errors = log(16 * MIB, chance), log(16 * MIB, chance, lines)
+    plain_scan = seconds(lambda: matcher.index.promising(key(quiet.encode())))
+    reports = []
+    ours = seconds(lambda: reports.append(matcher.match(quiet)))
+    few = quiet.split("\n")[:RIVALS]
+    theirs = seconds(lambda: [rival.loop(line, float("inf")) for line in few])
+    rate, rival_rate = len(quiet) / 1e6 / ours, sum(map(len, few)) / 1e6 / theirs
+    yield "log of 16 MiB without an error, MB/s", f"{rate:.0f}", f"{rival_rate:.4f}"
+    yield "its rate over the bare scan's (at least .75 / .45)", f"{plain_scan / ours:.2f}", ""
+    false = sum(found.score >= MATCH for found in reports[0].matches)
+    wrong = sum(bool(rival.loop(line, float("inf"))) for line in few)
+    yield "false matches in it", f"{false}", f"{wrong} in {len(few)} lines"
+    taken = seconds(lambda: matcher.match(errors))
+    yield "log of 16 MiB, an error in 1,000 lines, MB/s", f"{len(errors) / 1e6 / taken:.0f}", ""
+    for name, text in hostile([each.message for each in drawn]).items():
+        yield f"{name}, s (at most 0.2)", f"{seconds(partial(matcher.match, text)):.2f}", ""
+
+
+def hostile(messages: Sequence[str]) -> dict[str, str]:
+    """Lines of 1 MiB that cost most."""
+    whole = max((message[:60] for message in messages), key=len)
+    return {
+        f"1 MiB of one {kind} repeated": text * (MIB // len(text))
+        for kind, text in (
+            ("literal", whole[:40]),
+            ("message", f"{whole} "),
+            ("exception", f"ValueError: {whole} "),
+            ("letter", "x"),
+        )
+    }
+
+
+def real(known: Known, file: Path) -> Iterator[Row]:
+    """Rows of the real cases; what is missed is named."""
+    judge = Judge(known)
+    ranks: dict[str, int | None] = {}
+    false = []
+    negatives = 0
+    for case in read(file):
+        report = known.matcher.match(case.text)
+        if not case.places:
+            negatives += 1
+            false += [case.name] * report.has_match
+        elif judge.counts(case):
+            ranks[case.name] = judge.rank(case, report)
+    for title, most in (("first", 1), ("among 5", 5)):
+        missed = [name for name, rank in ranks.items() if rank is None or rank >= most]
+        found = f"{len(ranks) - len(missed)} of {len(ranks)}"
+        yield f"real cases: {title}", " but ".join([found, ", ".join(missed)] if missed else [found]), ""
+    yield "real pastes of no record: false matches", f"{len(false)} of {negatives}", ""
+
+
+def older(known: Known, file: Path, chance: random.Random) -> Iterator[Row]:
+    """A row for the messages of an older release, looked for in the newer one."""
+    before = Snapshot(file)
+    after = next(found for found in known.snapshots if found.package == before.package)
+    changes = compare(before, after)
+    became = {
+        change.before.id: change.after.id
+        for change in (*changes.moved, *changes.changed)
+        if change.before is not None and change.after is not None
+    }
+    reworded = {change.before.id for change in changes.changed if change.before is not None}
+    gone = {change.before.id for change in changes.vanished if change.before is not None}
+    numbers = before.numbers("NOT wordless AND severity != 'warning'")
+    drawn = [
+        sample(entry, chance)
+        for at in chance.sample(range(len(numbers)), len(numbers))[:OLDER]
+        for entry in before.entries([numbers[at]])
+        if entry.record_id not in gone and entry.template.literal_weight >= 12
+    ]
+    ranks: dict[bool, list[int]] = {False: [], True: []}
+    for each in drawn:
+        found = [match.record_id for match in known.matcher.match(each.raised).matches]
+        name = each.entry.record_id
+        ranks[name in reworded].append(known.rank(became.get(name, name), found))
+    every = ranks[False] + ranks[True]
+    names = f"{before.package} {before.version} in {after.version}"
+    yield f"messages of {names}: first / among 3 (.95) of {len(every)}", tops(every), ""
+    yield f"those reworded since, of {len(ranks[True])}", tops(ranks[True]), ""
+
+
+_START = """
+import sys
+from pathlib import Path
+from time import perf_counter
+from catalog.match import Matcher
+from catalog.snapshots.snapshot import Snapshot
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+before, started = resident(), perf_counter()
+matcher = Matcher.of([Snapshot(Path(name)) for name in sys.argv[1:]])
+matcher.match("ValueError: a first question")
+print(perf_counter() - started, resident() - before)
+"""
+
+
+def start(files: Sequence[Path]) -> Iterator[Row]:
+    """Rows of the time from saved snapshots to the first answer, and of the memory they take."""
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", _START, *map(str, files)], check=True, capture_output=True, text=True
+        )
+        for _ in range(3)
+    ]
+    taken = [tuple(map(float, run.stdout.split())) for run in runs]
+    yield "start to first answer, s (.5 / 1.2)", f"{median(each[0] for each in taken):.2f}", ""
+    yield "memory, MB (30 / 140)", f"{median(each[1] for each in taken):.0f}", ""
 
 
 def main() -> None:
-    curated = [entry(found.fault) for found in load_catalog().records if not found.fault.pythons_own]
-    known = [each for each in curated if not each.textless and each.sites]
-    heads = ["catalog", "templates", "build s", "Python MB", "found", "a line: p50 / p99 µs", "a traceback"]
-    heads += ["no record's", "a search", "loop of re.search, a line", "log MB/s", "loop's log MB/s"]
-    print(" | ".join(heads))
-    print(" | ".join("---" for _ in heads))
-    print(measured("curated", curated, known))
-    for count in [int(argument) for argument in sys.argv[1:]] or [10_000]:
-        print(measured("with synthetic", [*curated, *synthetic(count, random.Random(0))], known), flush=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE.sqlite")
+    parser.add_argument("--cases", type=Path)
+    parser.add_argument("--older", type=Path)
+    asked = parser.parse_args()
+    shelf = Shelf(Settings().data)
+    files = asked.files or [shelf.folder / held.path for held in shelf.held()]
+    known = Known([Snapshot(file) for file in files])
+    rival = Rival(known.entries)
+    names = ", ".join(file.stem for file in files) or "curated records alone"
+    print(
+        f"{names}\n\n| {len(known.entries):,} templates | here | a loop of `re.search` |\n| --- | --- | --- |"
+    )
+    rows = [
+        start(files) if files else (),
+        speed(known, rival, random.Random(1)),
+        accuracy(known, rival, random.Random(0)),
+        real(known, asked.cases) if asked.cases else (),
+        older(known, asked.older, random.Random(2)) if asked.older else (),
+    ]
+    for row in (row for part in rows for row in part):
+        print(f"| {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":

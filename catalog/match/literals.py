@@ -311,6 +311,10 @@ class Index:
     def promising(self, key: bytes) -> bool:
         return bool(self._rare.scan(key))
 
+    def scan(self, key: bytes) -> tuple[Sequence[tuple[int, int, int]], ...]:
+        """Every anchor of both kinds in a key, as (anchor, start, end): what a short text is looked up by."""
+        return self._rare.scan(key), self._heads.scan(key)
+
     def find(self, chunk: Chunk, tried: Counter[int]) -> Iterator[Found]:
         """Every place whose literals are all there, each once.
 

@@ -1,0 +1,70 @@
+"""A catalog under measurement: which records mean the same, and what is drawn from it."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from benchmarks.texts import Sample, sample
+from catalog.match import Entry, Matcher
+from catalog.match.parts import InMemory
+from catalog.snapshots.snapshot import Snapshot
+from catalog.store import entries, load_catalog
+
+LEAST = 12
+"""Literal characters of a template that is drawn."""
+
+
+class Known:
+    """The curated records with those of snapshots."""
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        self.snapshots = tuple(snapshots)
+        self.curated = [found for record in load_catalog().records for found in entries(record.fault)]
+        self.matcher = Matcher.of([InMemory(self.curated), *snapshots])
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """One entry of every template."""
+        index = self.matcher.index
+        return [next(index.entries(number, None)) for number in range(len(index))]
+
+    @cached_property
+    def texts(self) -> dict[str, set[int]]:
+        """The numbers of the templates that a record has, by id."""
+        names = [
+            {number: entry.record_id for number, entry in enumerate(self.curated)},
+            *({number: name for name, number in found.identifiers()} for found in self.snapshots),
+        ]
+        index = self.matcher.index
+        texts: dict[str, set[int]] = {}
+        first = 0
+        for part, known in zip(index.parts, names, strict=True):
+            for local in range(len(part.prepared)):
+                group = int(index.number_of[first + local])
+                for number in part.prepared.entries(local):
+                    texts.setdefault(known[number], set()).add(group)
+            first += len(part.prepared)
+        return texts
+
+    def drawn(self, chance: random.Random, most: int) -> Iterator[Sample]:
+        """Messages of templates that say enough, each template as likely as any other."""
+        for entry in chance.sample(self.entries, len(self.entries)):
+            if entry.template.literal_weight >= LEAST and entry.sites and not entry.quiet:
+                yield sample(entry, chance)
+                most -= 1
+                if not most:
+                    return
+
+    def rank(self, wanted: str, found: Sequence[str]) -> int:
+        """How many other templates come before that of the wanted record; sys.maxsize where none is its."""
+        right = self.texts.get(wanted, set())
+        before: set[int] = set()
+        for identifier in found:
+            texts = self.texts.get(identifier, {-1})
+            if identifier == wanted or not right.isdisjoint(texts):
+                return len(before)
+            before.add(min(texts))
+        return sys.maxsize
