@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from time import monotonic
@@ -13,7 +13,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
-from app.diagnose.answers import device, disagreement, fix, run_model, verdict
+from app.diagnose.advice import advice
+from app.diagnose.answers import device, disagreement, fix, run_model, storage, verdict
 from app.diagnose.fixes import Repair
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
@@ -31,6 +32,9 @@ VERSION = version("faultbook")
 
 MAX_OCCURRENCES = 200
 """Violations of one check that an answer lists; a checkpoint may have one in each of its layers."""
+
+MAX_TRIED = 3
+"""Repairs of an answer at level run: each of them was run."""
 
 T = TypeVar("T")
 
@@ -93,18 +97,19 @@ class Diagnoser:
                 obstacle = "not run: a check of ours fails that upstream does not make"
             else:
                 outcome = await self._run(question, call)
-        repairs = await aside(fix_search.search, operation, call, examination)
+        repairs = (await aside(fix_search.search, operation, call, examination)).repairs
+        told = await aside(advice, operation, call, examination, repairs)
         tried = [Tried(repair) for repair in repairs]
         if can_run and (outcome is None or outcome.ending != "timed-out"):
             tried = await self._try(question, repairs)
-        return await aside(self._answer, question, level, examination, outcome, obstacle, tried, assumed)
+        return await aside(
+            self._answer, question, level, examination, outcome, obstacle, tried, told, assumed
+        )
 
     def _aimed(self, question: Question) -> Question:
-        """The question with the GPU of this service as its call's target, where it names none and may run
-        there.
-        """
+        """The question with the GPU of this service, once known, as its call's target where it names none."""
         target = self._own_target
-        if question.call.target is not None or question.level == "checks" or target is None:
+        if question.call.target is not None or target is None:
             return question
         return replace(question, call=question.call.replace(target=target))
 
@@ -114,16 +119,19 @@ class Diagnoser:
         capability = self._pool.worker.device.capability if self._pool.worker else None
         return None if capability is None else Target.of_capability(capability)
 
-    async def _try(self, question: Question, repairs: list[Repair]) -> list[Tried]:
-        """Run the repairs one after another, for as long altogether as one run may take.
+    async def _try(self, question: Question, repairs: Sequence[Repair]) -> list[Tried]:
+        """Run the repairs one after another, for as long altogether as one run may take, until MAX_TRIED
+        hold.
 
         A repair that raises or computes something else is none, whatever the checks say of it.
         """
         deadline = monotonic() + self._settings.run_timeout
-        tried = []
+        tried: list[Tried] = []
         for repair in repairs:
+            if len(tried) == MAX_TRIED:
+                break
             outcome = None
-            fits = self._bytes(repair.call) <= self._settings.max_tensor_bytes
+            fits = storage(repair.call) <= self._settings.max_tensor_bytes
             if fits and _buildable(repair.call) and monotonic() < deadline:
                 outcome = await self._run(question, repair.call)
             if outcome is None or outcome.agrees or outcome.ending not in ("raised", "returned"):
@@ -133,7 +141,7 @@ class Diagnoser:
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
         wanted, target = question.level, question.call.target
-        size = self._bytes(question.call)
+        size = storage(question.call)
         offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
@@ -174,10 +182,6 @@ class Diagnoser:
             target is not None and self._pool.worker is not None and (own is None or not own.serves(target))
         )
 
-    def _bytes(self, call: Call) -> int:
-        """Storage that a call's tensors take, those of a checkpoint too."""
-        return sum(getattr(value, "storage_bytes", 0) for _, value in call.stated())
-
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
             return await self._pool.run(Job(question.operation.name, call, question.seed))
@@ -192,6 +196,7 @@ class Diagnoser:
         outcome: Outcome | None,
         obstacle: str,
         tried: list[Tried],
+        told: list[str],
         assumed: list[str],
     ) -> schemas.DiagnosisModel:
         operation = question.operation
@@ -207,6 +212,7 @@ class Diagnoser:
             raised=self._raised(operation, examination, outcome),
             checks=[self._check(operation, found) for found in examination.outcomes],
             fixes=[fix(operation, question.call, found.repair, found.outcome) for found in tried],
+            advice=told,
             run=run_model(outcome),
             disagreement=disagreement(examination, outcome),
             detail=obstacle or (outcome.detail if outcome else "") or None,

@@ -77,7 +77,10 @@ def test_the_guard_on_the_card_says_what_the_checks_say(
     checked = diagnose(client, {**body, "level": "checks"})
     answer = diagnose(client, {**body, "level": "run"})
     assert answer["disagreement"] is None
-    assert (answer["raised"], answer["verdict"]) == (checked["raised"], checked["verdict"])
+    assert answer["raised"] == checked["raised"]
+    # A race that was only warned of may show itself on the card.
+    warned = any(row["status"] == "failed" and row["severity"] == "warning" for row in checked["checks"])
+    assert answer["verdict"] in {checked["verdict"], *(["wrong-result"] if warned else [])}
 
 
 def test_an_index_outside_the_pool_ends_its_own_run_only(client: TestClient) -> None:
