@@ -21,6 +21,7 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
+from app.access.command import keys
 from app.errors import Problem
 from app.http.text import json_bytes
 from app.indexing import bundle, diff, index, indexing
@@ -227,6 +228,7 @@ def serve(
     import uvicorn
 
     from app.environment import ForeignKernels, address, refuse_foreign_kernels
+    from app.http.protocol import bounded
     from app.main import create_app
     from app.settings import SettingsError, load
 
@@ -234,6 +236,7 @@ def serve(
     try:
         refuse_foreign_kernels()
         settings = load(**overrides)
+        app = create_app(settings)
     except (ForeignKernels, SettingsError) as error:
         complain(str(error))
         raise typer.Exit(Exit.USAGE) from None
@@ -245,9 +248,11 @@ def serve(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))
     with indexing(settings.data, index_too or []):
         uvicorn.run(
-            create_app(settings),
+            app,
             host=settings.host,
             port=settings.port,
+            http=bounded(int(settings.max_header_bytes)),
+            forwarded_allow_ips=settings.forwarded_allow_ips,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -283,6 +288,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 cli.command()(index)
+cli.command()(keys)
 cli.command()(diff)
 cli.add_typer(bundle)
 cli.command()(sweep)

@@ -2,13 +2,16 @@
 
     Problem
     ├── BadRequest            400  the request's syntax is wrong
-    ├── Forbidden             403  this service does not allow it
+    ├── Unauthorized          401  no key, or one that is not known
+    ├── Forbidden             403  this service, or this key, does not allow it
     ├── NotFound              404  no such thing
     ├── MethodNotAllowed      405  the path exists, the method does not
     ├── Conflict              409  it exists but cannot be done
     ├── ContentTooLarge       413  more than this service takes
     ├── UnsupportedMediaType  415  a body in a format nobody reads here
     ├── InvalidRequest        422  well-formed, but not what the operation accepts: lists every fault
+    ├── TooManyRequests       429  more requests, or more seconds of runs, than a caller has
+    ├── HeadersTooLarge       431  more bytes of header fields than are read here
     ├── InternalError         500  our mistake
     └── Unavailable           503  busy or down: try again later
 
@@ -22,6 +25,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from http.client import responses
+from math import ceil
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -114,10 +118,34 @@ class BadRequest(Problem):
     status, slug, title = 400, "bad-request", "Bad request"
 
 
-class Forbidden(Problem):
-    """The service understood the request and its settings do not allow it.
+class Unauthorized(Problem):
+    """This service has API keys, and the request brought none that it knows.
 
-    A service that listens beyond its own machine runs no kernels unless its operator has allowed that; the
+    Send one as `Authorization: Bearer KEY`. Browsers that are asked for a name and a password take the key as
+    the password, with any name. Keys come from the service's operator, who makes them with `faultbook keys`.
+    """
+
+    status, slug, title = 401, "unauthorized", "A key is needed"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        wrong: bool = False,
+        basic: bool = False,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`wrong`: a key came and is not known (RFC 6750); `basic`: a browser may ask its user for one."""
+        challenge = 'Bearer realm="faultbook"' + (', error="invalid_token"' if wrong else "")
+        if basic:
+            challenge += ', Basic realm="faultbook", charset="UTF-8"'
+        super().__init__(detail, headers={"WWW-Authenticate": challenge, **(headers or {})})
+
+
+class Forbidden(Problem):
+    """The service understood the request, and its settings or the request's key do not allow it.
+
+    A key has scopes: `read`, `diagnose`, `admin`; the detail names the one that is missing. A service that listens beyond its own machine runs no kernels unless its operator has allowed that; the
     checks of level `checks` need no such permission.
     """
 
@@ -166,6 +194,27 @@ class InvalidRequest(Problem):
     """
 
     status, slug, title = 422, "invalid-request", "Invalid request"
+
+
+class TooManyRequests(Problem):
+    """The caller has made more requests, or used more seconds of runs, than this service grants one caller.
+
+    `Retry-After` says when the next one is granted.
+    """
+
+    status, slug, title = 429, "too-many-requests", "Too many requests"
+
+    def __init__(
+        self, detail: str, *, retry_after: float = 1.0, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`retry_after` in seconds; told rounded up."""
+        super().__init__(detail, headers={"Retry-After": str(max(1, ceil(retry_after))), **(headers or {})})
+
+
+class HeadersTooLarge(Problem):
+    """The request's header fields take more bytes than this service reads; cookies are never needed here."""
+
+    status, slug, title = 431, "headers-too-large", "Header fields too large"
 
 
 class InternalError(Problem):

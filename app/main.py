@@ -17,6 +17,9 @@ from fastapi import APIRouter, FastAPI
 
 import app as package
 from app import operators, settings
+from app.access.gate import Gate
+from app.access.quotas import Quotas, open_ledger
+from app.access.rates import Limiter
 from app.http import openapi, problems
 from app.http.bodies import BodyLimit
 from app.http.headers import HeadAsGet, OpenReads, SecurityHeaders
@@ -44,6 +47,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     )
     app.state.settings = chosen
     app.state.metrics = metrics = Metrics()
+    app.state.quotas = Quotas(lambda: open_ledger(chosen.data))
     app.state.readiness = {}
     problems.install(app)
     openapi.install(app)
@@ -51,6 +55,13 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     if chosen.root_path:
         app.add_middleware(Prefix, root_path=chosen.root_path)
     app.add_middleware(BodyLimit, limit=chosen.max_body_bytes)
+    app.add_middleware(
+        Gate,
+        keys=chosen.keyring(),
+        anonymous=chosen.anonymous == "read",
+        limiter=Limiter(chosen.rate) if chosen.rate else None,
+        most_bytes=int(chosen.max_header_bytes),
+    )
     app.add_middleware(problems.CatchAll)
     app.add_middleware(HeadAsGet)
     app.add_middleware(OpenReads)

@@ -19,6 +19,9 @@ from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.access.keys import BadKeys, Keyring, index, parse
+from app.access.rates import Rate
+
 PREFIX = "FAULTBOOK_"
 _MEBIBYTE = 1024 * 1024
 
@@ -73,6 +76,34 @@ class Settings(BaseSettings):
         False, description="Allow level `run` when listening beyond loopback, where anybody could use it."
     )
 
+    api_keys: str = Field(
+        "",
+        repr=False,
+        description="Digests of API keys, as `faultbook keys` prints them: with any, every request needs a key.",
+    )
+    api_keys_file: str = Field(
+        "", description="File of such lines, read again when it changes; empty: none but those above."
+    )
+    anonymous: Literal["none", "read"] = Field(
+        "none", description="What a request without a key may do where there are keys."
+    )
+    rate_limit: str = Field(
+        "",
+        description="Requests one key, or one address without a key, may make, such as `600/minute`; "
+        "empty: any number.",
+    )
+    max_header_bytes: ByteSize = Field(
+        ByteSize(32 * 1024), gt=0, description="All header fields of one request; more get 431."
+    )
+    forwarded_allow_ips: str = Field(
+        "127.0.0.1,::1",
+        description="Addresses and networks of reverse proxies whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` count; `*` trusts all.",
+    )
+    log_format: Literal["auto", "json", "text"] = Field(
+        "auto", description="Form of the log; `auto` writes text to a terminal and JSON lines elsewhere."
+    )
+
     overlay: str = Field("", description="Folder of team notes: Markdown files about records; empty: none.")
 
     # Read by catalog.commit, which works without these settings too; here it is named, explained and checked.
@@ -101,6 +132,39 @@ class Settings(BaseSettings):
         if path.startswith("//") or any(mark in path for mark in "?# \t\r\n\"'<>\\"):
             raise ValueError("must be a plain path such as /faultbook")
         return path
+
+    @field_validator("rate_limit")
+    @classmethod
+    def _rate_limit(cls, value: str) -> str:
+        Rate.parse(value)
+        return value
+
+    @field_validator("api_keys")
+    @classmethod
+    def _api_keys(cls, value: str) -> str:
+        index(parse(value))
+        return value
+
+    @property
+    def rate(self) -> Rate | None:
+        """RATE_LIMIT as a number of requests in a period."""
+        return Rate.parse(self.rate_limit)
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether requests need keys; a file that holds none yet lets nobody in."""
+        return bool(self.api_keys.strip() or self.api_keys_file)
+
+    def keyring(self) -> Keyring:
+        """The keys; SettingsError where their file cannot be read or is wrong."""
+        file = Path(self.api_keys_file).expanduser() if self.api_keys_file else None
+        try:
+            return Keyring(self.api_keys, file)
+        except BadKeys as error:
+            raise SettingsError(f"{variable('api_keys_file')}: {error}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise SettingsError(f"{variable('api_keys_file')}: {reason}") from None
 
     @property
     def notes(self) -> Path | None:
@@ -160,8 +224,10 @@ def is_loopback(host: str) -> bool:
 
 
 def run_allowed(settings: Settings) -> bool:
-    """Whether level `run` may be offered: on loopback, or anywhere once the operator has said OPEN."""
-    return settings.open or is_loopback(settings.host)
+    """Whether level `run` may be offered: on loopback, to holders of keys, or to anybody once the operator has
+    said OPEN.
+    """
+    return settings.open or settings.has_keys or is_loopback(settings.host)
 
 
 def reference() -> str:
@@ -183,9 +249,15 @@ message that names it. Written by `python -m app.settings`; a test keeps it curr
 
 {chr(10).join(rows)}
 
-Listening beyond loopback without `{variable("open")}` switches level `run` off: checks and look-ups stay
-available to everybody, running kernels does not. `{variable("public_url")}` may hold the prefix of
-`{variable("root_path")}` or leave it out.
+Listening beyond loopback with neither keys nor `{variable("open")}` switches level `run` off: checks and
+look-ups stay available to everybody, running kernels does not. `{variable("public_url")}` may hold the
+prefix of `{variable("root_path")}` or leave it out.
+
+`faultbook keys NAME --scope diagnose` makes a key and prints it once, with the entry that
+`{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by `+`, and
+a fourth part where the key's runs have a limit of seconds a day. `read` looks up and reads, `diagnose` also
+diagnoses and runs, `admin` also reads `/metrics` and everybody's results. Two entries of one name are how a
+key is replaced. Without a key `/healthz`, `/readyz`, `/docs` and what is the same everywhere stay open.
 """
 
 

@@ -1,0 +1,155 @@
+"""The gate in front of every route: which key a request brings, what it may do, and how often."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import re
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.access.caller import EVERYBODY, Caller
+from app.access.caller import Scope as Permission
+from app.access.keys import Keyring
+from app.access.rates import Limiter, network_of
+from app.errors import Forbidden, HeadersTooLarge, Problem, TooManyRequests, Unauthorized
+from app.http.problems import respond
+from app.http.urls import route_path
+
+OPEN_PATHS = (
+    "/about/",
+    "/capture.py",
+    "/docs",
+    "/healthz",
+    "/llms.txt",
+    "/openapi.json",
+    "/readyz",
+    "/robots.txt",
+    "/schema.json",
+    "/sitemap.xml",
+    "/static/",
+)
+"""What needs no key: whether it is alive, and what is the same for every installation."""
+
+UNCOUNTED = frozenset({"/healthz", "/readyz", "/metrics"})
+"""Asked by machines at a fixed pace, and what an operator needs most under load."""
+
+_DIAGNOSES = re.compile(r"/api/diagnose(?:/.*|s/.*)?|/api/errors/[^/]*/reproduce|/operations/.+")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+log = logging.getLogger("faultbook.access")
+
+
+def needed(method: str, path: str) -> Permission | None:
+    """The scope that a request needs where the service has keys; None for what is open to all."""
+    if path == "/metrics":
+        return Permission.ADMIN
+    if any(path == known or (known[-1] == "/" and path.startswith(known)) for known in OPEN_PATHS):
+        return None
+    if method in ("POST", "DELETE", "PUT", "PATCH") and _DIAGNOSES.fullmatch(path):
+        return Permission.DIAGNOSE
+    return Permission.READ
+
+
+class Gate:
+    """Sets `request.state.caller`; answers 401, 403, 429 and 431 itself.
+
+    keys        the service's keys; an empty ring lets everybody do everything
+    anonymous   whether a request without a key may read, where there are keys
+    limiter     requests a caller may make; None: any number
+    most_bytes  of a request's header fields together
+    """
+
+    def __init__(
+        self, app: ASGIApp, keys: Keyring, *, anonymous: bool, limiter: Limiter | None, most_bytes: int
+    ) -> None:
+        self.app = app
+        self._keys = keys
+        self._anonymous = Caller(scopes=frozenset({Permission.READ} if anonymous else ()))
+        self._limiter = limiter
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                scope.setdefault("state", {})["caller"] = self._admit(scope)
+            except Problem as problem:
+                await respond(Request(scope, receive), problem)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _admit(self, scope: Scope) -> Caller:
+        headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+        if sum(len(name) + len(value) for name, value in headers) > self._most_bytes:
+            raise HeadersTooLarge(f"The header fields take more than {self._most_bytes:,} bytes.")
+        if not self._keys and self._limiter is None:
+            return EVERYBODY
+        path = route_path(Request(scope))
+        if not self._keys:
+            self._count(scope, path, EVERYBODY)
+            return EVERYBODY
+        try:
+            caller = self._caller(scope)
+        except Unauthorized:
+            self._count(scope, path, self._anonymous)
+            raise
+        self._count(scope, path, caller)
+        permission = needed(scope["method"], path)
+        if permission is None or caller.may(permission):
+            return caller
+        if caller.name:
+            raise Forbidden(f"The key {caller.name} does not have the scope {permission}.")
+        raise Unauthorized(f"This needs a key with the scope {permission}.", basic=_is_page(path))
+
+    def _count(self, scope: Scope, path: str, caller: Caller) -> None:
+        if self._limiter is None or path in UNCOUNTED:
+            return
+        client = scope.get("client")
+        # A key's name holds no blank: an address cannot pass for one.
+        wait = self._limiter.wait(caller.name or f"from {network_of(client[0]) if client else 'nowhere'}")
+        if wait:
+            raise TooManyRequests(f"More than {self._limiter.rate}.", retry_after=wait)
+
+    def _caller(self, scope: Scope) -> Caller:
+        """Whose key the Authorization header brings; Unauthorized where it brings none that is known."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not given:
+            return self._anonymous
+        page = _is_page(route_path(Request(scope)))
+        if len(given) > 1:
+            raise Unauthorized("There is more than one Authorization header.", basic=page)
+        scheme, _, credentials = given[0].decode("latin-1").partition(" ")
+        token = credentials.strip()
+        if scheme.lower() == "basic":
+            _refuse_foreign_page(scope)
+            token = _password(token)
+        elif scheme.lower() != "bearer" or not _TOKEN.fullmatch(token):
+            raise Unauthorized("Send `Authorization: Bearer KEY`.", basic=page)
+        caller = self._keys.find(token)
+        if caller is None:
+            raise Unauthorized("This key is not one of this service.", wrong=True, basic=page)
+        return caller
+
+
+def _is_page(path: str) -> bool:
+    return not path.startswith(("/api/", "/mcp", "/data/", "/metrics"))
+
+
+def _password(credentials: str) -> str:
+    """The key in what a browser sends after it has asked for a password; the user's name does not matter."""
+    try:
+        return base64.b64decode(credentials, validate=True).decode("utf-8", "replace").partition(":")[2]
+    except (binascii.Error, ValueError):
+        raise Unauthorized("The Authorization header is not Basic credentials.", basic=True) from None
+
+
+def _refuse_foreign_page(scope: Scope) -> None:
+    """A browser adds a password that it was told once to whatever request a page makes, so other sites' pages
+    may not make any that acts.
+    """
+    site = next((value for name, value in scope["headers"] if name == b"sec-fetch-site"), b"none")
+    if scope["method"] not in ("GET", "HEAD") and site not in (b"same-origin", b"none"):
+        raise Forbidden("A page of another site may not act with this browser's key.")

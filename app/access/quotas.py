@@ -1,0 +1,133 @@
+"""GPU seconds by caller and UTC day: counted for everybody, limited for keys that have a quota."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from functools import cached_property
+from pathlib import Path
+from time import time
+from typing import Protocol, cast
+
+from starlette.requests import HTTPConnection
+
+from app.access.caller import Caller
+from app.errors import TooManyRequests
+
+DAY = 86_400
+FILE = "usage.sqlite"
+KEPT_DAYS = 62
+
+log = logging.getLogger("faultbook.access")
+
+
+class Ledger(Protocol):
+    """Where spent seconds stand; `day` counts from 1970-01-01, UTC."""
+
+    def spent(self, owner: str, day: int) -> float:
+        """Seconds that the owner has spent on that day."""
+
+    def add(self, owner: str, day: int, seconds: float) -> None:
+        """Count seconds."""
+
+
+class MemoryLedger:
+    """Forgets when the process ends: for a data folder that cannot be written."""
+
+    def __init__(self) -> None:
+        self._spent: defaultdict[tuple[str, int], float] = defaultdict(float)
+
+    def spent(self, owner: str, day: int) -> float:
+        """Seconds that the owner has spent on that day."""
+        return self._spent.get((owner, day), 0.0)
+
+    def add(self, owner: str, day: int, seconds: float) -> None:
+        """Count seconds; former days are dropped."""
+        self._spent[owner, day] += seconds
+        for known in [known for known in self._spent if known[1] < day - 1]:
+            del self._spent[known]
+
+
+class FileLedger:
+    """A table in the data folder, which services of one host share and a restart keeps."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises sqlite3.Error or OSError where the folder cannot be written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / FILE
+        with closing(self._open()) as base, base:
+            base.execute("PRAGMA journal_mode=WAL")
+            base.execute(
+                "CREATE TABLE IF NOT EXISTS spent (owner TEXT, day INTEGER, seconds REAL NOT NULL,"
+                " PRIMARY KEY (owner, day)) WITHOUT ROWID"
+            )
+
+    def _open(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._file, timeout=5.0)
+
+    def spent(self, owner: str, day: int) -> float:
+        """Seconds that the owner has spent on that day."""
+        with closing(self._open()) as base:
+            row = base.execute("SELECT seconds FROM spent WHERE owner = ? AND day = ?", (owner, day))
+            found: tuple[float] | None = row.fetchone()
+        return found[0] if found else 0.0
+
+    def add(self, owner: str, day: int, seconds: float) -> None:
+        """Count seconds; days beyond KEPT_DAYS are dropped."""
+        with closing(self._open()) as base, base:
+            base.execute(
+                "INSERT INTO spent VALUES (?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET seconds = seconds + excluded.seconds",
+                (owner, day, seconds),
+            )
+            base.execute("DELETE FROM spent WHERE day < ?", (day - KEPT_DAYS,))
+
+
+class Quotas:
+    """Admits runs and counts what they took; several runs admitted at once may together exceed a quota by
+    what one of them takes.
+    """
+
+    def __init__(self, ledger: Callable[[], Ledger], clock: Callable[[], float] = time) -> None:
+        """`ledger` is called when the first seconds are counted or asked for."""
+        self._open = ledger
+        self._clock = clock
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return self._open()
+
+    def admit(self, caller: Caller) -> None:
+        """Raise TooManyRequests where the caller's seconds of today are spent."""
+        if caller.gpu_seconds is None:
+            return
+        now = self._clock()
+        spent = self._ledger.spent(caller.name, int(now // DAY))
+        if spent >= caller.gpu_seconds:
+            raise TooManyRequests(
+                f"The key {caller.name} has used {spent:.1f} of its {caller.gpu_seconds:g} seconds of runs "
+                "today; level checks has no such limit.",
+                retry_after=DAY - now % DAY,
+            )
+
+    def charge(self, owner: str, seconds: float) -> None:
+        """Count what a run of `owner` (a caller's name) took."""
+        if seconds > 0:
+            self._ledger.add(owner, int(self._clock() // DAY), seconds)
+
+
+def quotas_of(connection: HTTPConnection) -> Quotas:
+    """The quotas of the service that answers."""
+    return cast(Quotas, connection.app.state.quotas)
+
+
+def open_ledger(folder: Path) -> Ledger:
+    """The data folder's ledger; where that cannot be written, one in memory and a warning."""
+    try:
+        return FileLedger(folder)
+    except (sqlite3.Error, OSError) as error:
+        log.warning("quotas are counted in memory only, a restart forgets them: %s", type(error).__name__)
+        return MemoryLedger()

@@ -1,0 +1,78 @@
+"""How many requests one caller may make: a generic cell rate algorithm, one number a caller."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+MOST_CALLERS = 50_000
+"""Callers whose rates are kept, about 10 MB; of more, those that have been quiet longest are forgotten."""
+
+PERIODS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+_WRITTEN = re.compile(
+    r"(\d{1,9})\s*(?:(?:/|per)\s*(s|sec|second|m|min|minute|h|hour|d|day)s?)?", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """`count` requests in any `seconds`; as many at once, then one each time a share of the period is over."""
+
+    count: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: str) -> Rate | None:
+        """`600/minute`, `10/s`, `600` (a minute); None for an empty text or 0. ValueError for any other."""
+        if not text.strip():
+            return None
+        found = _WRITTEN.fullmatch(text.strip())
+        if found is None:
+            raise ValueError("must be a number of requests and a period, such as 600/minute")
+        unit = (found[2] or "minute").lower()
+        seconds = next(length for name, length in PERIODS.items() if name.startswith(unit[0]))
+        return cls(int(found[1]), seconds) if int(found[1]) else None
+
+    def __str__(self) -> str:
+        unit = next(name for name, length in PERIODS.items() if length == self.seconds)
+        return f"{self.count:,} requests a {unit}"
+
+
+class Limiter:
+    """Counts requests by caller."""
+
+    def __init__(self, rate: Rate, clock: Callable[[], float] = monotonic) -> None:
+        self.rate = rate
+        self._clock = clock
+        self._interval = rate.seconds / rate.count
+        # When each caller will have used up nothing again.
+        self._free_at: OrderedDict[str, float] = OrderedDict()
+
+    def wait(self, caller: str) -> float:
+        """Count one request: 0 where it is allowed, else the seconds after which one will be."""
+        now = self._clock()
+        free_at = max(self._free_at.get(caller, now), now) + self._interval
+        over = free_at - now - self.rate.seconds
+        if over > 1e-9:
+            return over
+        self._free_at[caller] = free_at
+        self._free_at.move_to_end(caller)
+        if len(self._free_at) > MOST_CALLERS:
+            self._free_at.popitem(last=False)
+        return 0.0
+
+
+def network_of(address: str) -> str:
+    """Whom an address counts as: itself, of IPv6 the /64, in which one host has as many as it likes."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    mapped = parsed.ipv4_mapped
+    return str(mapped) if mapped else str(ipaddress.ip_network((int(parsed), 64), strict=False))
