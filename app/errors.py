@@ -145,7 +145,8 @@ class Unauthorized(Problem):
 class Forbidden(Problem):
     """The service understood the request, and its settings or the request's key do not allow it.
 
-    A key has scopes: `read`, `diagnose`, `admin`; the detail names the one that is missing. A service that listens beyond its own machine runs no kernels unless its operator has allowed that; the
+    A key has scopes, `read`, `diagnose` and `admin`; the detail names the one that is missing. A service that
+    listens beyond its own machine and has no keys runs no kernels unless its operator has allowed that; the
     checks of level `checks` need no such permission.
     """
 

@@ -79,7 +79,7 @@ class Settings(BaseSettings):
     api_keys: str = Field(
         "",
         repr=False,
-        description="Digests of API keys, as `faultbook keys` prints them: with any, every request needs a key.",
+        description="Digests of API keys, as `faultbook keys` prints them; with any, requests need a key.",
     )
     api_keys_file: str = Field(
         "", description="File of such lines, read again when it changes; empty: none but those above."
@@ -224,9 +224,7 @@ def is_loopback(host: str) -> bool:
 
 
 def run_allowed(settings: Settings) -> bool:
-    """Whether level `run` may be offered: on loopback, to holders of keys, or to anybody once the operator has
-    said OPEN.
-    """
+    """Whether level `run` may be offered: on loopback, to holders of keys, or to anybody where OPEN is set."""
     return settings.open or settings.has_keys or is_loopback(settings.host)
 
 
@@ -253,11 +251,11 @@ Listening beyond loopback with neither keys nor `{variable("open")}` switches le
 look-ups stay available to everybody, running kernels does not. `{variable("public_url")}` may hold the
 prefix of `{variable("root_path")}` or leave it out.
 
-`faultbook keys NAME --scope diagnose` makes a key and prints it once, with the entry that
-`{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by `+`, and
-a fourth part where the key's runs have a limit of seconds a day. `read` looks up and reads, `diagnose` also
-diagnoses and runs, `admin` also reads `/metrics` and everybody's results. Two entries of one name are how a
-key is replaced. Without a key `/healthz`, `/readyz`, `/docs` and what is the same everywhere stay open.
+`faultbook keys NAME --scope diagnose` makes a key, shows it once on standard error, and prints the entry
+that `{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by
+`+`, and a fourth part where the key's runs have a limit of seconds a day. `read` looks up and reads,
+`diagnose` also diagnoses and runs, `admin` also reads `/metrics` and everybody's results. Two entries of one
+name are how a key is replaced. Without a key `/healthz`, `/readyz`, `/docs` and what is the same everywhere stay open.
 """
 
 

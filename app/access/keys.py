@@ -4,7 +4,8 @@ An entry is `NAME:SCOPES:sha256-DIGEST` or `NAME:SCOPES:sha256-DIGEST:GPU_SECOND
 
     ci:read+diagnose:sha256-9f86d081…:3600
 
-A key is 32 random bytes, so one SHA-256 keeps it: there is no dictionary that a slower digest would slow down.
+A key is 32 random bytes, so one SHA-256 keeps it: no list of likely keys exists that a slower digest would
+hold up.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def index(entries: Iterable[Entry]) -> dict[str, Caller]:
 
 @dataclass
 class Keyring:
-    """The keys of a service: those of a variable, and those of a file, which is read again when it changes."""
+    """The keys of a service: a variable's, and those of a file, which is read again when it changes."""
 
     text: str = ""
     file: Path | None = None

@@ -20,7 +20,7 @@ _WRITTEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`count` requests in any `seconds`; as many at once, then one each time a share of the period is over."""
+    """`count` requests in any `seconds`; as many at once, then one each time its share of them is over."""
 
     count: int
     seconds: int

@@ -57,7 +57,7 @@ def test_what_is_no_entry_is_refused_without_repeating_it(text: str, monkeypatch
         index(parse(text))
     assert "hunter2" not in str(caught.value)
     monkeypatch.setenv("FAULTBOOK_API_KEYS", text)
-    with pytest.raises(SettingsError, match="^FAULTBOOK_API_KEYS: "):
+    with pytest.raises(SettingsError, match=r"^FAULTBOOK_API_KEYS: "):
         load()
 
 
@@ -79,11 +79,11 @@ def test_a_key_is_found_by_its_digest_alone() -> None:
 
 
 def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="^FAULTBOOK_API_KEYS_FILE: No such file"):
+    with pytest.raises(SettingsError, match=r"^FAULTBOOK_API_KEYS_FILE: No such file"):
         Settings(api_keys_file=str(tmp_path / "none")).keyring()
     wrong = tmp_path / "wrong"
     wrong.write_text("hunter2", "utf-8")
-    with pytest.raises(SettingsError, match="^FAULTBOOK_API_KEYS_FILE: entry 1"):
+    with pytest.raises(SettingsError, match=r"^FAULTBOOK_API_KEYS_FILE: entry 1"):
         Settings(api_keys_file=str(wrong)).keyring()
 
 

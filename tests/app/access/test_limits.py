@@ -31,7 +31,7 @@ def test_rates_as_they_are_written(text: str, rate: Rate | None) -> None:
 
 def test_any_other_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTBOOK_RATE_LIMIT", "many")
-    with pytest.raises(SettingsError, match="^FAULTBOOK_RATE_LIMIT: .*600/minute"):
+    with pytest.raises(SettingsError, match=r"^FAULTBOOK_RATE_LIMIT: .*600/minute"):
         load()
 
 
