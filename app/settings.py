@@ -224,7 +224,7 @@ def is_loopback(host: str) -> bool:
 
 
 def run_allowed(settings: Settings) -> bool:
-    """Whether level `run` may be offered: on loopback, to holders of keys, or to anybody where OPEN is set."""
+    """Whether level `run` may be offered: on loopback, to holders of keys, or to all where OPEN is set."""
     return settings.open or settings.has_keys or is_loopback(settings.host)
 
 
@@ -255,7 +255,8 @@ prefix of `{variable("root_path")}` or leave it out.
 that `{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by
 `+`, and a fourth part where the key's runs have a limit of seconds a day. `read` looks up and reads,
 `diagnose` also diagnoses and runs, `admin` also reads `/metrics` and everybody's results. Two entries of one
-name are how a key is replaced. Without a key `/healthz`, `/readyz`, `/docs` and what is the same everywhere stay open.
+name are how a key is replaced. Without a key `/healthz`, `/readyz`, `/docs` and what is the same everywhere
+stay open.
 """
 
 
