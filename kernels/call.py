@@ -17,9 +17,11 @@ from kernels.target import Target
 TENSOR_ATTRIBUTES = ("dtype", "shape", "strides", "offset", "device", "values")
 
 
-def argument(summary: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """A call's field: one line on what the argument is (shape, dtype, unit), and its signature default."""
-    return dataclasses.field(default=default, metadata={"summary": summary})
+def argument(summary: str, *, default: Any = dataclasses.MISSING, choices: tuple[Any, ...] = ()) -> Any:
+    """A call's field: one line on what the argument is (shape, dtype, unit), its signature default, and its
+    supported values where they are few.
+    """
+    return dataclasses.field(default=default, metadata={"summary": summary, "choices": choices})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class Argument:
 
     kind      TensorSpec, int, bool, float, str, DType, or an operation's own class
     nullable  None is a value of it
+    choices   its supported values, where they are few and known; else empty
     """
 
     name: str
@@ -36,6 +39,7 @@ class Argument:
     required: bool
     default: Any
     summary: str
+    choices: tuple[Any, ...] = ()
 
     @property
     def is_tensor(self) -> bool:
@@ -89,6 +93,10 @@ class Call:
             value, default = getattr(self, parameter.name), parameter.default
             if parameter.required or value != default or type(value) is not type(default):
                 yield parameter.name, value
+
+    def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """What upstream's function is called with, by position and by name."""
+        return [], dict(self.stated())
 
     def facts(self) -> dict[str, Any]:
         """Every field, without what was worked out from them."""
@@ -197,4 +205,5 @@ def _argument(field: dataclasses.Field[Any], hint: Any) -> Argument:
         required=required,
         default=None if required else field.default,
         summary=field.metadata["summary"],
+        choices=field.metadata["choices"],
     )

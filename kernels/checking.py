@@ -144,6 +144,14 @@ class Check(Generic[S]):
         """Calls that pass this check, the smallest change first."""
         return ()
 
+    def library_fault(self, subject: S, /) -> str:
+        """Why the library is at fault and not the call, a clause; empty where the call is."""
+        return ""
+
+    def remedy(self, subject: S, /) -> str:
+        """What can be done besides an edit of the call, a clause; empty where edits do."""
+        return ""
+
     @classmethod
     def example(cls) -> Call | None:
         """A call that breaks this check before any other; None when `unreachable`."""

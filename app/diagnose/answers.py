@@ -63,12 +63,31 @@ def fix(operation: Operation, call: Call, repair: Repair, outcome: Outcome | Non
             for edit in repair.edits
         ],
         safe=repair.safe,
-        note=repair.note,
+        note=costs(call, repair),
+        warnings=list(repair.warnings),
         level=proved,
         run=run_model(outcome),
         arguments=arguments_json(repair.call),
         code=fix_code(operation, call, repair.call),
     )
+
+
+def costs(call: Call, repair: Repair) -> str:
+    """What a repair costs, a clause: its fixes' own words, the memory, the warnings that it leaves."""
+    parts = [repair.note] if repair.note else []
+    more = storage(repair.call) - storage(call)
+    if more:
+        parts.append(f"the tensors described take {abs(more):,} bytes {'more' if more > 0 else 'less'}")
+    if not repair.safe and not repair.note:
+        parts.append("the numbers computed or the memory touched are others than before")
+    if repair.warnings:
+        parts.append(f"leaves a warning: {', '.join(repair.warnings)}")
+    return "; ".join(parts)
+
+
+def storage(call: Call) -> int:
+    """Bytes that a call's tensors take, those of a checkpoint too."""
+    return sum(getattr(value, "storage_bytes", 0) for _, value in call.stated())
 
 
 def run_model(outcome: Outcome | None) -> schemas.RunModel | None:

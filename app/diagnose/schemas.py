@@ -131,7 +131,8 @@ class FixModel(_Answer):
     title: str
     edits: list[EditModel]
     safe: bool
-    note: str
+    note: str = Field(description="what it costs in memory and numbers")
+    warnings: list[str] = Field(description="checks of warning severity that fail after it")
     level: Literal["checks-pass", "ran", "matches-reference"]
     run: RunModel | None
     arguments: dict[str, Any]
@@ -158,6 +159,9 @@ class DiagnosisModel(_Answer):
     raised: RaisedModel | None
     checks: list[CheckModel]
     fixes: list[FixModel]
+    advice: list[str] = Field(
+        description="where editing the call does not help: no value does, the library is at fault, what else"
+    )
     run: RunModel | None
     disagreement: str | None = Field(description="where the run and the checks say different things")
     detail: str | None = Field(description="why there was no run, where one was asked for")

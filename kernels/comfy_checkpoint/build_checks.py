@@ -86,9 +86,9 @@ class Nvfp4Capability(BuildCheck):
             wanted = {prefix: {FULL_PRECISION: True} for prefix in failing(type(self), layer.call)}
             note = "weights are unpacked for each product: slower, and activations stay unrounded"
             yield Fix(f"Set {FULL_PRECISION} to true", with_markers(layer.call, wanted), safe=True, note=note)
-            yield Fix(
-                "Load it on a GPU of compute capability 10.0", layer.call.replace(capability=10.0), safe=False
-            )
+
+    def remedy(self, layer: Layer, /) -> str:
+        return "FP4 products themselves need another GPU, of compute capability 10.0 or newer"
 
     @classmethod
     def example(cls) -> ComfyCall:

@@ -96,9 +96,11 @@ class CapabilityCheck(Check[ComfyCall]):
             return None
         return found / 10
 
-    def fixes(self, call: ComfyCall, /) -> Iterator[Fix[ComfyCall]]:
-        newer = call.replace(capability=self.least)
-        yield Fix(f"Load it on a GPU of compute capability {self.least} or newer", newer, safe=False)
+    def remedy(self, call: ComfyCall, /) -> str:
+        return (
+            f"no edit of the file helps: it takes another GPU, of compute capability {self.least} or newer, "
+            "or the unquantized weights"
+        )
 
 
 @dataclass(frozen=True)

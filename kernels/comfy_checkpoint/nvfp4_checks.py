@@ -277,6 +277,24 @@ class Nvfp4Shapes(LayerCheck):
         else:
             yield to_shape(layer, "weight_scale", (rows, columns // BLOCK))
 
+    def library_fault(self, layer: Layer, /) -> str:
+        if self.scale != _padded(layer.rows or 0, layer.columns or 0):
+            return ""
+        return (
+            "scales are stored in whole tiles, which the exporter's padded shape holds; the shape that is "
+            f"asked for, {list(self.wanted(layer))}, has no room for them"
+        )
+
+    def remedy(self, layer: Layer, /) -> str:
+        if not self.library_fault(layer):
+            return ""
+        return f"leave {self.prefix!r} unquantized, or have rows and columns in whole tiles before the export"
+
+    @staticmethod
+    def wanted(layer: Layer) -> tuple[int, int]:
+        """The shape of block scales that upstream asks for."""
+        return layer.rows or 0, (layer.columns or 0) // BLOCK
+
     @classmethod
     def example(cls) -> ComfyCall:
         flat = VALID.checkpoint.with_tensor(f"{PREFIX}.weight_scale", Header("F8_E4M3", (512,)))

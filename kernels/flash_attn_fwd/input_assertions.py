@@ -200,6 +200,17 @@ class NotOnGpu(Assertion):
         return PLAIN.with_tensor("k", device="cpu")
 
 
+def own_arch(call: AttentionCall) -> Iterator[Fix[AttentionCall]]:
+    """Nothing said of the architecture where something was: the device's own is then taken."""
+    if call._arch is not None:
+        yield Fix(
+            "Leave _arch out",
+            call.without("_arch"),
+            safe=False,
+            note="the device's own is then taken, which helps where _arch does not say what it is",
+        )
+
+
 @dataclass(frozen=True)
 class CapabilityUnsupported(Assertion):
     """A kernel is written for a generation's own instructions."""
@@ -220,7 +231,10 @@ class CapabilityUnsupported(Assertion):
         return call.generation not in (None, 8, 9, 10, 11)
 
     def fixes(self, call: AttentionCall, /) -> Iterator[Fix[AttentionCall]]:
-        yield Fix("Run on compute capability 10.0", call.replace(_arch=100), safe=False)
+        yield from own_arch(call)
+
+    def remedy(self, call: AttentionCall, /) -> str:
+        return "no argument makes a kernel for this GPU: take another attention backend, or another GPU"
 
     @classmethod
     def example(cls) -> AttentionCall:
@@ -294,7 +308,15 @@ class Fp8NeedsSm100(Assertion):
         return call.is_fp8 and call.generation not in (None, 10)
 
     def fixes(self, call: AttentionCall, /) -> Iterator[Fix[AttentionCall]]:
-        yield Fix("Run on compute capability 10.0", call.replace(_arch=100), safe=False)
+        yield from own_arch(call)
+        wide = {name: replace(getattr(call, name), dtype=DType.BF16) for name in ("q", "k", "v")}
+        bare = call.without("sfq", "sfk", "sfv", "qk_sf_vec_size", "v_sf_vec_size")
+        bare = bare.without("q_descale", "k_descale", "v_descale")
+        note = "FP8 numbers have to be dequantized with their scales: twice the memory for each tensor"
+        yield Fix("Pass q, k and v in bfloat16, without scales", bare.replace(**wide), safe=False, note=note)
+
+    def remedy(self, call: AttentionCall, /) -> str:
+        return "FP8 itself needs another GPU, of compute capability 10.x, or another attention backend"
 
     @classmethod
     def example(cls) -> AttentionCall:

@@ -182,6 +182,9 @@ class TooManyLanes(Launched):
             title = f"Pass dq={between}, what lies between the offsets"
             yield Fix(title, call.replace(dq=between), safe=False, note=note)
 
+    def remedy(self, call: PrologueCall, /) -> str:
+        return "a rank of fewer heads has room in a block: use a larger tensor-parallel size"
+
     @classmethod
     def example(cls) -> PrologueCall:
         return cls.valid.replace(dq=LANES * VECTOR)

@@ -217,6 +217,11 @@ class LaunchFailed(Launched):
         note = "skip the call and return empty results; a CUDA graph passes a row of padding"
         yield Fix("Call it with one token or not at all", one, safe=False, note=note)
 
+    def library_fault(self, call: PrologueCall, /) -> str:
+        if isinstance(call, ExtendCall):
+            return ""
+        return "an empty batch asks for nothing unusual: the launcher launches an empty grid"
+
     @classmethod
     def example(cls) -> PrologueCall:
         call = cls.valid

@@ -12,14 +12,16 @@ from typing import Self
 from kernels.checking import Fix, LauncherCheck, aside
 from kernels.dtypes import DType
 from kernels.per_token_group_quant.launcher_tensors import CodesDims, InputDims, ScalesDims, dense
+from kernels.per_token_group_quant.repairs import no_size_divides, padded_rows
 from kernels.per_token_group_quant.signature import (
+    GROUP_SIZES,
     LAUNCHER,
     MASKED,
     VALID,
     QuantCall,
     column_major_strides,
 )
-from kernels.spec import TensorSpec
+from kernels.spec import TensorSpec, row_major
 from kernels.upstream import Site
 
 ROW_ALIGNMENT = 32
@@ -44,6 +46,16 @@ class _Aligned(LauncherCheck[QuantCall]):
                 safe=True,
                 note="one copy of the input",
             )
+            return
+        width, whole = dense.shape[-1], ROW_ALIGNMENT // dense.itemsize
+        stride = -(-width // whole) * whole
+        buffer = row_major((*dense.shape[:-1], stride))
+        yield Fix(
+            f"Copy the input into rows of {stride} elements",
+            call.with_tensor("input", strides=buffer, offset=0),
+            safe=True,
+            note=f"one copy of the input; {stride - width} elements behind each row are not used",
+        )
 
 
 @dataclass(frozen=True)
@@ -151,6 +163,11 @@ class GroupSizeDoesNotDivide(_Bare):
                     safe=False,
                     note="another number of elements shares a scale",
                 )
+        if call.group_size in GROUP_SIZES:
+            yield from padded_rows(call, call.group_size)
+
+    def remedy(self, call: QuantCall, /) -> str:
+        return no_size_divides(call)
 
     @classmethod
     def example(cls) -> QuantCall:

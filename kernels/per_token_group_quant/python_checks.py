@@ -8,9 +8,16 @@ from typing import Self
 
 from kernels.checking import Check, Fix
 from kernels.dtypes import DType, Torch
-from kernels.per_token_group_quant.repairs import divides, group_sizes, rebuilt_scales
+from kernels.per_token_group_quant.repairs import (
+    divides,
+    group_sizes,
+    no_size_divides,
+    padded_rows,
+    rebuilt_scales,
+)
 from kernels.per_token_group_quant.signature import (
     CODE_DTYPES,
+    DEFAULT_GROUP_SIZE,
     GROUP_SIZES,
     INPUT_DTYPES,
     MASKED,
@@ -283,6 +290,11 @@ class UnsupportedGroupSize(QuantCheck):
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         yield from group_sizes(call)
+        if no_size_divides(call):
+            yield from padded_rows(call, DEFAULT_GROUP_SIZE)
+
+    def remedy(self, call: QuantCall, /) -> str:
+        return no_size_divides(call)
 
     @classmethod
     def example(cls) -> QuantCall:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kernels.checking import Fix
 from kernels.dtypes import DType
 from kernels.per_token_group_quant.signature import (
+    DEFAULT_GROUP_SIZE,
     GROUP_SIZES,
     QuantCall,
     packed_columns,
@@ -45,6 +46,42 @@ def group_sizes(call: QuantCall) -> Iterator[Fix[QuantCall]]:
                 safe=False,
                 note="scales are shared by another number of elements",
             )
+
+
+def padded_rows(call: QuantCall, size: int) -> Iterator[Fix[QuantCall]]:
+    """Rows filled up with zeros to whole groups of `size`: no scale of a whole group changes by them."""
+    width = call.hidden
+    target = -(-width // size) * size
+    if not call.input.ndim or not width or width * call.ways != width_of(call.input) or target == width:
+        return
+    rows = call.input.shape[:-1]
+    padded = call.replace(group_size=size, input=call.input.with_shape(*rows, target * call.ways))
+    if call.output_q is not None and call.output_s is not None:
+        columns, _ = scale_form(target // size, ue8m0=call.output_s.dtype is DType.I32)
+        padded = padded.with_tensor("output_q", shape=(*call.output_q.shape[:-1], target), offset=0)
+        padded = padded.with_tensor("output_s", shape=(*call.output_s.shape[:-1], columns), offset=0)
+    part = "both halves of each row" if call.fuse_silu_and_mul else "the rows"
+    with_size = "" if size == call.group_size else f" and use group_size={size}"
+    yield Fix(
+        f"Pad {part} from {width} to {target} columns{with_size}",
+        padded,
+        safe=False,
+        note=f"one copy of the input, {target - width} columns of zeros more in each row and in its codes; "
+        "whoever reads the codes has to know of them",
+    )
+
+
+def no_size_divides(call: QuantCall) -> str:
+    """What to do where a width has no supported group size; empty where it has one."""
+    width = call.hidden if call.input.ndim else 0
+    if not width or any(width % size == 0 for size in GROUP_SIZES):
+        return ""
+    size = call.group_size if call.group_size in GROUP_SIZES else DEFAULT_GROUP_SIZE
+    target = -(-width // size) * size
+    return (
+        f"{width} columns are no multiple of any supported group size: pad them to {target}, or leave this "
+        "layer unquantized"
+    )
 
 
 def rebuilt_scales(call: QuantCall, *, ue8m0: bool) -> Iterator[Fix[QuantCall]]:

@@ -21,6 +21,7 @@ LAUNCHER = File(SGLANG, "python/sglang/kernels/jit/csrc/gemm/per_token_group_qua
 INPUT_DTYPES = (DType.BF16, DType.F16, DType.F32)
 CODE_DTYPES = (DType.F8_E4M3FN, DType.I8)
 GROUP_SIZES = (16, 32, 64, 128, 256)
+DEFAULT_GROUP_SIZE = 128
 SILU_MODES = ("legacy", "dense")
 SCALES_A_WORD = 4
 """UE8M0 exponents packed into one int32."""
@@ -44,7 +45,11 @@ class QuantCall(Call):
         "scales, [.., G] float32, or [.., ceil(G/4)] int32 with scale_ue8m0; row- or column-major; written",
         default=None,
     )
-    group_size: int = argument("elements that share one scale: 16, 32, 64, 128 or 256", default=128)
+    group_size: int = argument(
+        "elements that share one scale: 16, 32, 64, 128 or 256",
+        default=DEFAULT_GROUP_SIZE,
+        choices=GROUP_SIZES,
+    )
     scale_ue8m0: bool = argument("scales are powers of two, four exponent bytes to an int32", default=False)
     fuse_silu_and_mul: bool = argument("first reduce [.., 2·H] to [.., H] by silu(gate) · up", default=False)
     masked_m: TensorSpec | None = argument("[E] int32 or int64: valid rows of each expert", default=None)
@@ -62,7 +67,9 @@ class QuantCall(Call):
         "[1] int32: rows after padding (release 0.5.23)", default=None
     )
     num_valid_tokens: int = argument("ids from here on are padding (release 0.5.23)", default=0)
-    silu_and_mul_mode: str = argument("legacy rounds twice, dense once (release 0.5.23)", default="legacy")
+    silu_and_mul_mode: str = argument(
+        "legacy rounds twice, dense once (release 0.5.23)", default="legacy", choices=SILU_MODES
+    )
 
     @property
     def masked(self) -> bool:

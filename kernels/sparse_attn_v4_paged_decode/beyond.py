@@ -195,7 +195,7 @@ class Fp8NotCompiled(Hazard):
         yield Fix(
             f"Dequantize the pool to {call.q.dtype} and drop kv_scales",
             call.without("kv_scales").with_dtype("unified_kv", call.q.dtype),
-            safe=True,
+            safe=False,
             note="multiply by the scales; twice the memory for the pool",
         )
 
@@ -234,6 +234,9 @@ class SlotOffsetsWrap(Hazard):
             safe=True,
             note="one copy of the list, twice its bytes",
         )
+
+    def library_fault(self, call: SparseCall, /) -> str:
+        return "32-bit slots are its documented type, and the same slots in 64 bits give the right result"
 
     @classmethod
     def example(cls) -> SparseCall:

@@ -240,7 +240,7 @@ class DGroup(Check[SparseCall]):
         yield Fix(
             f"Dequantize the pool to {call.q.dtype} and drop kv_scales",
             call.without("kv_scales").with_dtype("unified_kv", call.q.dtype),
-            safe=True,
+            safe=False,
             note="twice the memory for the pool",
         )
 

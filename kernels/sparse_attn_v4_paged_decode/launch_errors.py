@@ -219,6 +219,9 @@ class NothingToReduce(PythonError):
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
         yield Fix("Pass kv_splits=1, which returns the empty result", call.replace(kv_splits=1), safe=True)
 
+    def library_fault(self, call: SparseCall, /) -> str:
+        return "an empty batch asks for nothing unusual, and with kv_splits=1 the same call returns it"
+
     @classmethod
     def example(cls) -> SparseCall:
         return VALID.replace(
@@ -258,6 +261,10 @@ class HeadTooNarrowToJoin(PythonError):
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
         yield Fix("Pass kv_splits=1, which joins nothing", call.replace(kv_splits=1), safe=True)
         yield from padded_to(call, JOINED_COLUMNS)
+
+    def library_fault(self, call: SparseCall, /) -> str:
+        whose = "the library chose" if call.kv_splits is None else "every other width accepts"
+        return f"heads so narrow are computed without splits, and {self.splits_used} splits are what {whose}"
 
     @classmethod
     def example(cls) -> SparseCall:
