@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from html import unescape
 from itertools import accumulate, compress
 from typing import Final
 
+from catalog.match import streams
+from catalog.match.wrapped import Wrapped, Wraps, wrapped
 from catalog.template import DROPPED, LOWER
 
 SMALL: Final = 1 << 18
@@ -53,7 +55,7 @@ _ENTITIES: Final = {
 
 _QUOTES: Final = re.compile(rb"\x01?[\"'`]")
 _LEVEL: Final = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
-_DATE: Final = rb"\d{4}-\d\d-\d\d[T ,]\d\d:\d\d:\d\d[^\n\]| ]{0,20}"
+_DATE: Final = rb"\d{4}[-/]\d\d[-/]\d\d[T ,_]\d\d:\d\d:\d\d[^\n\]| ]{0,20}"
 _TIME: Final = rb"(?:\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 # Each alternative is one part that a logger, launcher or test runner puts before a line. Nothing is tried
 # twice (`+` after a repetition), so a line costs its length at most.
@@ -61,9 +63,16 @@ _PREFIX: Final = re.compile(
     rb"(?:[\x00 ]*+(?:"
     rb"[(][\w.:-]{1,80} pid=\d{1,10}(?:, ip=[\w.:]{1,45})?[)]"  # Ray, vLLM workers
     rb"|\[(?:" + _DATE + rb"(?: [A-Z]{2}\d+){0,6}\]"  # time and sglang's ranks
-    rb"|" + _TIME + rb"\]|" + _LEVEL + rb"\]:?|[\w./-]{1,160}+:\d{1,6}\]:?"  # time, level, origin
-    rb"|(?:rank|default|worker)?\d{1,5}\]:|\d{1,4},\d{1,4}\]<std(?:err|out)>:)"  # torchrun, mpirun
+    rb"|(?:\d\d/\d\d/\d\d )?" + _TIME + rb"\]|" + _LEVEL + rb"\]:?"  # time, rich's too; level
+    rb"|[\w./-]{1,160}+:\d{1,6}\]:?"  # origin
+    rb"|(?:rank|default|worker|trainer)?\d{1,5}\]:|[Rr]ank \d{1,5}\]:?"  # torchrun, NCCL's watchdog
+    rb"|(?:[\w.-]{1,80}@)?\d{1,5},\d{1,5}\]<std(?:err|out)>:"  # mpirun
+    rb"|pod/[\w./-]{1,300}+\]"  # kubectl
+    rb"|[IWEF]\d{4} " + _TIME + rb" [\w./-]{1,160}+:\d{1,6}\])"  # c10's glog
+    rb"|" + _DATE + rb" [\w.-]{1,64} [\w.@-]{1,64}+\[\d{1,10}\]:"  # journald
     rb"|" + _DATE + rb":?|" + _TIME + rb"|\d{1,4}:(?= )"  # time; srun
+    rb"|std(?:out|err) [FP](?= )"  # containerd
+    rb"|[\w.-]{1,64}+:\d{1,10}:\d{1,10} \[\d{1,3}\](?= NCCL)"
     rb"|[A-Z](?:(?<=[IWEF])\d{4} " + _TIME + rb" +\d{1,10}(?= )"  # glog
     rb"|[a-z]{2} [ \d]\d " + _TIME + rb" [\w.-]{1,64} [\w.-]{1,64}+(?:\[\d{1,10}\])?:)"  # syslog
     rb"|" + _LEVEL + rb"(?::[\w.]{1,80}+:|:| -|(?=[\x00 |]))"
@@ -125,6 +134,20 @@ def without_prefixes(data: bytes) -> bytes:
     return b"\n".join(map(_unprefixed, data.split(b"\n")))
 
 
+def without_wrappers(data: bytes, found: Sequence[Wrapped]) -> bytes:
+    """Cleaned text in which of JSON objects only their messages are left, each on lines of its own."""
+    bare = bytearray(data)
+    for each in found:
+        at = each.start
+        for start, end in each.messages:
+            bare[at:start] = b"\n"[: at > each.start] + bytes(start - at - (at > each.start))
+            ends = len(data[start:end].rstrip(b"\x00\x01\n"))
+            bare[start + ends : end] = bytes(end - start - ends)
+            at = end
+        bare[at : each.end] = bytes(each.end - at)
+    return bytes(bare)
+
+
 def key(data: bytes) -> bytes:
     """Cleaned text in the key domain."""
     return data.translate(LOWER, DROPPED)
@@ -161,6 +184,12 @@ class Chunk:
             offsets = self._offsets[block] = list(compress(range(len(data)), data.translate(_KEPT)))
         return self.start + block * _BLOCK + offsets[at - self._before[block]]
 
+    def rfind(self, literal: bytes, offset: int) -> tuple[int, int] | None:
+        """The last place of a literal in the key that begins before an offset, at most REACH away."""
+        end = self.key_index(offset)
+        at = self.key.rfind(literal, max(0, end - REACH), end + len(literal) - 1)
+        return None if at < 0 else (at, at + len(literal))
+
     def key_index(self, offset: int) -> int:
         """How many of the key's characters lie before an offset in the text."""
         block, rest = divmod(offset - self.start, _BLOCK)
@@ -186,9 +215,14 @@ class Pasted:
         data = clean(self.text)
         self._quoted = (-1, b"", b"")
         self._lines = [(0, 1)]
+        self._pasted = ""
+        self._moved: list[tuple[int, int]] = []
+        """Where lines changed places: (offset here, offset as pasted)."""
+        self.wraps = Wraps(())
+        """The JSON objects that lines consist of."""
         if len(data) <= SMALL:
-            self.data = without_prefixes(data)
             self.regions = [(0, len(data))]
+            self.data = self._put_together(data)
             return
         cuts = list(_cuts(data, 0, len(data), PIECE))
         holds = promising(data)
@@ -197,16 +231,58 @@ class Pasted:
             if holds(data[start : end + MARGIN]):
                 # With its neighbours: a message may begin before the piece or end after it.
                 wanted.update((number - 1, number, number + 1))
-        parts: list[bytes] = []
         self.regions = []
         for number, (start, end) in enumerate(cuts):
-            part = data[start:end]
             if number in wanted:
-                part = without_prefixes(part)
                 begin = self.regions.pop()[0] if self.regions and self.regions[-1][1] == start else start
                 self.regions.append((begin, end))
-            parts.append(part)
-        self.data = b"".join(parts)
+        self.data = self._put_together(data)
+
+    def _put_together(self, data: bytes) -> bytes:
+        """The cleaned text without wrappers and prefixes in its regions, each process's lines together."""
+        if b"\n" in data:
+            data = self._separated(data)
+        found = [each for start, stop in self.regions for each in wrapped(self.text, start, stop)]
+        if found:
+            self.wraps = Wraps(found)
+            data = without_wrappers(data, found)
+        parts: list[bytes] = []
+        done = 0
+        for start, stop in self.regions:
+            parts += (data[done:start], without_prefixes(data[start:stop]))
+            done = stop
+        return b"".join((*parts, data[done:]))
+
+    def _separated(self, data: bytes) -> bytes:
+        """The cleaned text with lines of processes that alternate in each region put together; `text` too."""
+        for start, stop in self.regions:
+            if not streams.may_alternate(data, start, stop):
+                continue
+            begin = start if start == 0 or self.text[start - 1] == "\n" else self.text.find("\n", start) + 1
+            end = stop if stop == len(data) else self.text.rfind("\n", start, stop) + 1
+            if not 0 < begin + 1 <= end:
+                continue
+            lines = self.text[begin:end].split("\n")
+            last = [lines.pop()] if not lines[-1] else []
+            starts = list(accumulate((len(line) + 1 for line in lines), initial=begin))
+            heads = (
+                data[at : min(at + len(line), at + streams.READ)].split(b"\n", 1)[0].translate(None, b"\0\1")
+                for at, line in zip(starts, lines, strict=False)
+            )
+            order = streams.separated([streams.tag(*pair) for pair in zip(heads, lines, strict=True)])
+            if order is None:
+                continue
+            self._pasted = self._pasted or self.text
+            cleaned = [data[starts[number] : starts[number] + len(lines[number])] for number in order]
+            moved = "\n".join([*(lines[number] for number in order), *last])
+            self.text = f"{self.text[:begin]}{moved}{self.text[end:]}"
+            data = b"".join((data[:begin], b"\n".join([*cleaned, *([b""] if last else [])]), data[end:]))
+            at = begin
+            for number in order:
+                self._moved.append((at, starts[number]))
+                at += len(lines[number]) + 1
+            self._moved.append((end, end))
+        return data
 
     def chunks(self) -> Iterator[tuple[Chunk, int]]:
         """Chunks to examine, each with the offset from which a message belongs to the next; they overlap."""
@@ -214,11 +290,25 @@ class Pasted:
             for start, end in _cuts(self.data, begin, stop, CHUNK):
                 yield Chunk(self.data, start, min(end + OVERLAP, len(self.data))), end
 
+    def place(self, offset: int) -> int:
+        """The offset in the text as it was pasted."""
+        at = bisect_right(self._moved, offset, key=lambda pair: pair[0]) - 1
+        return offset if at < 0 else self._moved[at][1] + offset - self._moved[at][0]
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Two offsets in the text as it was pasted; lines of other processes may lie between them."""
+        return (
+            (start, end)
+            if not self._moved
+            else (self.place(start), self.place(max(start, end - 1)) + (end > start))
+        )
+
     def line_of(self, offset: int) -> int:
-        """The 1-based line of a character."""
+        """The 1-based line of a character of the text as it was pasted."""
+        offset = self.place(offset)
         at = bisect_right(self._lines, (offset, len(self.text)))
         known, line = self._lines[at - 1]
-        line += self.text.count("\n", known, offset)
+        line += (self._pasted or self.text).count("\n", known, offset)
         self._lines.insert(at, (offset, line))
         return line
 

@@ -1,4 +1,4 @@
-"""What stands around a message: its exception class, stack frames, launcher prefix, rank and time stamp.
+"""What stands around a message: its exception class, stack frames, launcher prefix.
 
 Works on cleaned text. Every search is bounded to a window around its place, so the cost per place is
 constant."""
@@ -22,15 +22,6 @@ _CHAIN: Final = re.compile(
     rb"During handling of the above exception, another exception occurred"
     rb"|The above exception was the direct cause of the following exception"
 )
-# Said by a process about another one that failed: true, and no cause.
-_SECONDARY: Final = (
-    "received sigquit from a child process",
-    "engine core initialization failed",
-    "could finish the model loading, but there are other ranks",
-    "enginecore encountered an issue",
-    "worker proc initialization failed",
-)
-
 _SPACE: Final = b"\x00\x01 \t"
 _NAME: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _RAISED: Final = re.compile(rb"(?:E(?:rror|xception|xit)|OutOfResources|Interrupt|Expired)(?![\w.])")
@@ -63,13 +54,6 @@ _EXCEPTION_LINE: Final = re.compile(rb"[\w.]{1,160}(?:Error|Exception)(?::|\Z)")
 _AT: Final = re.compile(rb"([^\s:]{1,400}):(\d{1,7})")
 _LAUNCHER: Final = re.compile(rb"Failed at ([^\s:]{1,400}):(\d{1,7})(?: in [^\n]{0,400}?)?:\s{0,8}\Z")
 _LAUNCHER_START: Final = re.compile(rb"\A[\x00\x01\s]{0,64}Failed at [^\s:]{1,400}:\d{1,7}:?")
-_RANK: Final = re.compile(
-    r"\brank[ =:]{0,2}(\d{1,5})|\[default(\d{1,5})\]|^\[\d{1,4},(\d{1,5})\]<|^(\d{1,4}): ", re.IGNORECASE
-)
-_RANK_TAGS: Final = re.compile(r"(?<![A-Za-z])((?:TP|PP|DP|EP|CP)\d{1,5})(?![A-Za-z0-9])")
-_TIME: Final = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?|\d\d-\d\d \d\d:\d\d:\d\d"
-)
 
 # What Python itself raises: the text says nothing about the package whose frame is above it.
 _OWN: Final = {
@@ -105,12 +89,6 @@ def promising_words(data: bytes) -> tuple[bytes, ...]:
     return tuple(word for word in _PROMISING if word in data)
 
 
-def is_secondary(message: str) -> bool:
-    """Whether a message only says that another process failed."""
-    lower = message.lower()
-    return any(words in lower for words in _SECONDARY)
-
-
 def without_launcher(message: bytes) -> bytes:
     """A message without the `Failed at file:line: ` before it."""
     return _LAUNCHER_START.sub(b"", message, 1)
@@ -142,6 +120,11 @@ def python_own(exception: str, message: str) -> bool:
     """Whether Python itself, and no raise statement of a package, wrote this message."""
     pattern = _OWN.get(exception.rpartition(".")[2])
     return pattern is not None and pattern.match(message[:500]) is not None
+
+
+def names_exception(data: bytes, start: int) -> bool:
+    """Whether a word that ends as exceptions' names do stands behind an offset."""
+    return _RAISED.search(data, start) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,30 +303,3 @@ def places(data: bytes, start: int, stop: int) -> Iterator[tuple[int, int, Frame
             if not rest.strip(_SPACE + b":\r\"'`),}]") or rest.startswith(b" in "):
                 yield at, found.end(), Frame(_spelled(found[1]), int(found[2]), None, "")
         at = data.find(b"Failed at ", at + 10, stop)
-
-
-def rank_and_time(pasted: Pasted, offset: int) -> tuple[int | str | None, str | None]:
-    """The rank and the time stamp printed before a message, or before the traceback that it ends."""
-    start = pasted.line_start(offset)
-    if start and offset - start >= REACH:
-        return None, None  # somewhere in a line without an end, far from what stands before it
-    rank, time = _rank_and_time(pasted.text[start : min(offset, start + 300)])
-    if rank is None and time is None:
-        at = pasted.data.rfind(HEADER, max(0, offset - 4 * REACH), offset)
-        if at >= 0:
-            start = pasted.line_start(at)
-            rank, time = _rank_and_time(pasted.text[start : min(at, start + 300)])
-    return rank, time
-
-
-def _rank_and_time(prefix: str) -> tuple[int | str | None, str | None]:
-    rank: int | str | None = None
-    tags = _RANK_TAGS.findall(prefix)
-    if len(tags) > 1:
-        rank = " ".join(tags)
-    elif tags:
-        rank = int(tags[0][2:])
-    elif found := _RANK.search(prefix):
-        rank = int(next(group for group in found.groups() if group))
-    time = _TIME.search(prefix)
-    return rank, time[0] if time else None

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
+from catalog.match.causes import is_secondary
 from catalog.match.clean import Chunk
-from catalog.match.context import is_secondary
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
 

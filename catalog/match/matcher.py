@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Self
 
-from catalog.match import context
+from catalog.match import causes, context
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
 from catalog.match.literals import Index, Scope, siblings
@@ -66,14 +66,9 @@ class Matcher:
             found += work.guesses(found)
         ranked = sorted(found, key=_rank)
         matches = tuple(ranked[:limit])
-        causes = [
-            (match.span, number)
-            for number, match in enumerate(matches)
-            if match.role == "root-cause" and match.score >= MATCH
-        ]
         return Report(
             matches=matches,
-            root_cause=min(causes)[1] if causes else None,
+            root_cause=causes.first(matches),
             unmatched=work.unmatched(),
             truncated=work.truncated or len(ranked) > limit,
         )

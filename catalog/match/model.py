@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from catalog.match.stamps import Stamp
 from catalog.template import Template
 
 MATCH: Final = 0.8
@@ -81,8 +82,9 @@ class Match:
 
     `line` is 1-based; `span` are character offsets into the text as pasted; `rendered` is the message in
     upstream's spelling with the values found, secrets redacted. `count` is how often it occurs, `ranks` on
-    which ranks (numbers, or the tag where several dimensions are printed), `first_seen` the time stamp its
-    line carries, as printed."""
+    which ranks (numbers, or the tag where several dimensions are printed), `hosts` on which hosts, as they
+    are called in the text; `first_seen` is the earliest time stamp it carries, as printed, and `moment` that
+    or the last one above it."""
 
     record_id: str
     match_type: MatchType
@@ -98,6 +100,8 @@ class Match:
     ranks: tuple[int | str, ...] = ()
     first_seen: str | None = None
     evidence: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    moment: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,11 @@ class Unmatched:
     line: int
     exception: str
     message: str
+    role: Role = "root-cause"
+    count: int = 1
+    ranks: tuple[int | str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    first_seen: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

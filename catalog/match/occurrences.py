@@ -6,42 +6,67 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from catalog.match import context
 from catalog.match.clean import Pasted, key
 from catalog.match.context import Raised
 from catalog.match.extent import REPEATED, Extent
+from catalog.match.origin import origin, time_above
 from catalog.match.prepared import GRAM
+from catalog.match.stamps import Stamp, earlier
+from catalog.match.wrapped import Wrapped
 
 VARIANTS: Final = 8
 """Different values of one message that are told apart; the rest is dropped and said to be."""
+SAYING: Final = 12
+"""Literal characters from which what stands in a value is a message of its own."""
 RANKED: Final = 4096
 """Occurrences of one message whose rank is read."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """How often something occurs in a text, on which ranks, and the first time stamp it carries."""
+    """How often something occurs in a text, on which ranks and hosts, and the earliest time it carries."""
 
     count: int = 0
     ranks: dict[int | str, None] = field(default_factory=dict)
-    first_seen: str | None = None
+    hosts: dict[str, None] = field(default_factory=dict)
+    first: Stamp | None = None
+    _object: Wrapped | None = None
 
     def add(self, pasted: Pasted, start: int, end: int) -> None:
         """One more, between two offsets."""
+        around = pasted.wraps.at(start)
+        if around is not None and around is self._object:
+            return  # a logger's message and the traceback beside it are one report
+        self._object = around
         repeated = REPEATED.match(pasted.data[end : end + 64].lstrip(b"\x00\x01 \t"))
         self.count += 1 + (int(repeated[1]) if repeated else 0)
         if self.count > RANKED:
             return
-        rank, time = context.rank_and_time(pasted, start)
-        if rank is not None:
-            self.ranks[rank] = None
-        self.first_seen = self.first_seen or time
+        found = origin(pasted, start)
+        if found.rank is not None:
+            self.ranks[found.rank] = None
+        if found.host is not None:
+            self.hosts[found.host] = None
+        if self.first is None or earlier(found.stamp, self.first):
+            self.first = found.stamp
 
-    @property
-    def in_order(self) -> tuple[int | str, ...]:
-        return tuple(sorted(self.ranks, key=lambda rank: (isinstance(rank, str), rank)))
+    def told(self, pasted: Pasted, start: int) -> dict[str, Any]:
+        """What a match says of it; `start` is where it occurs first."""
+        return {
+            "count": self.count,
+            "ranks": in_order(self.ranks),
+            "hosts": tuple(self.hosts),
+            "first_seen": self.first.printed if self.first else None,
+            "moment": self.first or time_above(pasted, start),
+        }
+
+
+def in_order(ranks: Iterable[int | str]) -> tuple[int | str, ...]:
+    """Ranks by number, then those with several dimensions."""
+    return tuple(sorted(ranks, key=lambda rank: (isinstance(rank, str), rank)))
 
 
 @dataclass(slots=True)
@@ -93,7 +118,10 @@ def outermost(places: Iterable[Extent]) -> Iterator[tuple[Extent, bool]]:
         for number in list(active):
             other, _ = kept[number]
             if other.holds(place):
-                kept[number] = (other, True)
+                if place.found.group.weight < SAYING:
+                    lost = True  # a word or two that some other message consists of
+                else:
+                    kept[number] = (other, True)
             elif other.found.group.weight > weight or other.found.group is place.found.group:
                 lost = True
             elif other.found.group.weight < weight:

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from catalog.match import context
+from catalog.match.causes import role_of
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
@@ -128,9 +129,7 @@ class Work:
                 site=verdict.site,
                 siblings=siblings(group, member),
                 role="secondary" if member.secondary else role,
-                count=occurrence.tally.count,
-                ranks=occurrence.tally.in_order,
-                first_seen=occurrence.tally.first_seen,
+                **occurrence.tally.told(self.pasted, place.start),
             )
 
     @cached_property
@@ -162,7 +161,7 @@ class Work:
             match_type=match_type,
             score=round(score, 4),
             line=self.pasted.line_of(span[0]),
-            span=span,
+            span=self.pasted.span(*span),
             rendered=redact(self.pasted.shown(*span)) if shown is None else shown,
             evidence=evidence,
             **known,
@@ -187,9 +186,7 @@ class Work:
                 (named.start, named.end),
                 (named.why,),
                 site=named.known.site,
-                count=tally.count,
-                ranks=tally.in_order,
-                first_seen=tally.first_seen,
+                **tally.told(self.pasted, named.start),
             )
             for named, tally in places.values()
         ]
@@ -233,7 +230,7 @@ class Work:
     def unmatched(self) -> tuple[Unmatched, ...]:
         """The exceptions in which nothing was found, each once."""
         covered = sorted(self.covered)
-        listed: dict[tuple[str, bytes], Unmatched] = {}
+        listed: dict[tuple[str, bytes], tuple[Raised, Tally]] = {}
         for raised in self.raised:
             at = bisect_right(covered, (raised.end, len(self.pasted.data)))
             # Overlaps the last message that starts before its end.
@@ -245,9 +242,22 @@ class Work:
                 if len(listed) == LISTED:
                     self.truncated = True
                     break
-                message = redact(self.pasted.shown(raised.message, stop).strip())
-                listed[identity] = Unmatched(self.pasted.line_of(raised.start), raised.exception, message)
-        return tuple(listed.values())
+                listed[identity] = raised, Tally()
+            listed[identity][1].add(self.pasted, raised.start, raised.end)
+        return tuple(self._missed(raised, tally) for raised, tally in listed.values())
+
+    def _missed(self, raised: Raised, tally: Tally) -> Unmatched:
+        stop = min(raised.end, raised.message + SHOWN)
+        message = self.pasted.shown(raised.message, stop).strip()
+        told = tally.told(self.pasted, raised.start)
+        del told["moment"]
+        return Unmatched(
+            self.pasted.line_of(raised.start),
+            raised.exception,
+            redact(message),
+            role_of(message, raised.exception),
+            **told,
+        )
 
 
 def _raises_key_error(entry: Entry, raised: Raised) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.match.clean import PIECE, SMALL, Chunk, Pasted, clean, key, without_prefixes
@@ -24,6 +24,13 @@ def _shown(text: str | bytes) -> str:
         ("(WorkerDict pid=859188) msg", " msg"),
         ("(RayTrainWorker pid=8, ip=10.0.0.1) msg", " msg"),
         ("(EngineCore_0 pid=1179302) ERROR 08-19 13:12:57 [core.py:708] msg", " msg"),
+        ("[pod/worker-0/main] 2026-12-02T09:14:05.123456789Z [rank1]: msg", " msg"),
+        ("2026-12-02T09:14:05.123456789Z stderr F msg", " msg"),
+        ("2026-12-02T09:14:05+0000 node8 serve[12]: msg", " msg"),
+        ("2026/12/02 09:14:05 msg", " msg"),
+        ("[12/02/26 09:14:05] ERROR    msg", "    msg"),
+        ("[rank3]:[E1202 09:14:05.123 ProcessGroupNCCL.cpp:616] [Rank 3] msg", " msg"),
+        ("node1:12:99 [3] NCCL WARN msg", " NCCL WARN msg"),
         ("[2026-05-22 09:14:03 DP0 TP2 EP2] msg", " msg"),
         ("[2025-07-30T20:52:36Z] msg", " msg"),
         ("2026-01-01 00:00:00,123 - sglang.srt - ERROR - msg", " msg"),
@@ -34,6 +41,8 @@ def _shown(text: str | bytes) -> str:
         ("Dec  2 00:38:51 host serve[123]: msg", " msg"),
         ("web-1  | [rank3]: msg", " msg"),
         ("[1,0]<stderr>: msg", " msg"),
+        ("[prterun-node1-77@1,2]<stderr>: msg", " msg"),
+        ("[trainer0]: msg", " msg"),
         ("3: msg", " msg"),
         ("  | msg", " msg"),
         ("E       msg", "       msg"),
@@ -53,7 +62,7 @@ def test_line_prefixes(line: str, rest: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (r'{"msg":"a \"q\" x\ny\tz\u0027 \/"}', '{"msg":"a "q" x\ny\tz\' /"}'),
+        (r'x={"msg":"a \"q\" x\ny\tz\u0027 \/"}', 'x={"msg":"a "q" x\ny\tz\' /"}'),
         (r'"{\"m\": \"a \\\"q\\\" b\\nc\"}"', '"{"m": "a "q" b\nc"}"'),
         (r'File "C:\new\test.py", line 3', r'File "C:\new\test.py", line 3'),
         ("&quot;a&#39;&lt;b&gt;&amp;&#x27;", "\"a'<b>&'"),
@@ -104,6 +113,7 @@ def test_of_a_long_text_only_promising_pieces_are_examined(line: str) -> None:
     assert b"here" in owners[0].key
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4000), st.integers(0, 6))
 def test_every_place_belongs_to_one_chunk(width: int, lines: int) -> None:
     text = ("y" * width + "\n") * (lines * 400)
@@ -131,3 +141,55 @@ def test_every_place_belongs_to_one_chunk(width: int, lines: int) -> None:
 )
 def test_the_quote_a_place_stands_in(text: str, quote: bytes) -> None:
     assert _whole(text).open_quote(text.index("HERE")) == quote
+
+
+# -- lines that change places, and wrappers
+
+
+def test_lines_of_workers_that_alternate_are_put_together() -> None:
+    text = "start\n[rank0]: a\n[rank1]: x\n[rank0]: b\n  more\n[rank1]: y\nend"
+    pasted = _whole(text)
+    shown = pasted.shown(0, len(text))
+    assert [line.strip() for line in shown.split("\n")] == ["start", "a", "b", "more", "x", "y", "end"]
+    for word, line in (("start", 1), ("b", 4), ("more", 5), ("x", 3), ("y", 6), ("end", 7)):
+        at = pasted.data.index(word.encode(), 5 if word != "start" else 0)
+        assert pasted.line_of(at) == line
+        begin, end = pasted.span(at, at + len(word))
+        assert text[begin:end] == word
+
+
+@given(
+    st.lists(
+        st.sampled_from(["[rank0]: a", "[rank1]: b", "(W pid=3) é✓", "", "plain", "[rank0]: "]), max_size=12
+    ),
+    st.booleans(),
+)
+def test_every_character_keeps_its_place_as_pasted(lines: list[str], ended: bool) -> None:
+    text = "\n".join(lines) + "\n" * ended
+    pasted = _whole(text)
+    assert len(pasted.text) == len(pasted.data) == len(text)
+    for at, char in enumerate(pasted.text):
+        if char != "\n":
+            assert text[pasted.place(at)] == char
+            assert pasted.line_of(at) == text.count("\n", 0, pasted.place(at)) + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "messages"),
+    [
+        (r'{"log":"  msg \"q\"\n","stream":"stderr","time":"2026-12-02T09:14:05Z"}', ['  msg "q"']),
+        (r'{"level":"error","rank":3,"msg":"a\tb"}', ["a\tb"]),
+        (r'{"message":"a","exc_info":"b\nc"}', ["a", "b", "c"]),
+        (
+            r'{"message":{"message":"E: a","extraInfo":{"py_callstack":"T\nE: a\n","timestamp":"1"}}}',
+            ["T", "E: a"],
+        ),
+    ],
+)
+def test_of_an_object_only_its_messages_are_left(line: str, messages: list[str]) -> None:
+    shown = _shown(f"{line}\n{line}")
+    assert [part for part in shown.split("\n") if part] == messages * 2
+
+
+def test_an_object_without_a_message_stays() -> None:
+    assert _shown('{"a": 1, "b": "c"}') == '{"a": 1, "b": "c"}'
