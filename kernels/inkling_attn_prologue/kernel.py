@@ -41,6 +41,15 @@ def channels(block, HEADS: tl.constexpr):
 
 
 @triton.jit
+def key_or_value(program, BLOCKS: tl.constexpr):
+    """Run of tokens, whether of k, and block of heads: programs of a run are first k's blocks, then v's."""
+    run = program // (2 * BLOCKS)
+    place = program - run * (2 * BLOCKS)
+    is_k = place < BLOCKS
+    return run, is_k, tl.where(is_k, place, place - BLOCKS)
+
+
+@triton.jit
 def normalised(x, gamma, eps):
     """Root mean square norm of each head, in bfloat16."""
     mean = tl.sum(x * x, 1) * (1.0 / _HEAD)
@@ -129,16 +138,19 @@ def queries(
     q_out_ptr,
     q_scale_ptr,
     eps,
-    first,
+    program,
     tokens,
-    block,
     HQ: tl.constexpr,
     HEADS: tl.constexpr,
     TOKENS: tl.constexpr,
     MXFP8: tl.constexpr,
     SATURATES: tl.constexpr,
 ):
-    """Norm, tau and quantisation of the block's heads of TOKENS tokens from `first` on."""
+    """Norm, tau and quantisation of a program's HEADS heads of TOKENS tokens."""
+    blocks: tl.constexpr = HQ // HEADS
+    run = program // blocks
+    block = program - run * blocks
+    first = run.to(tl.int64) * TOKENS
     channel = channels(block, HEADS)
     source = qkvr_ptr + q_off * _UNIT
     rows = ()

@@ -10,6 +10,7 @@ from kernels.inkling_attn_prologue.kernel import (
     channels,
     convolved,
     finish,
+    key_or_value,
     overlap,
     queries,
     taps_of,
@@ -80,9 +81,6 @@ def decode_kernel(
     blocks: tl.constexpr = H // HEADS
     programs = tl.cdiv(tokens, TOKENS) * (2 * blocks)
     if program >= programs:
-        program -= programs
-        q_blocks: tl.constexpr = HQ // Q_HEADS
-        run = program // q_blocks
         queries(
             qkvr_ptr,
             row_stride,
@@ -92,9 +90,8 @@ def decode_kernel(
             q_out_ptr,
             q_scale_ptr,
             eps,
-            run.to(tl.int64) * Q_TOKENS,
+            program - programs,
             tokens,
-            program - run * q_blocks,
             HQ,
             Q_HEADS,
             Q_TOKENS,
@@ -103,10 +100,7 @@ def decode_kernel(
         )
         return
 
-    run = program // (2 * blocks)
-    place = program - run * (2 * blocks)
-    is_k = place < blocks
-    block = tl.where(is_k, place, place - blocks)
+    run, is_k, block = key_or_value(program, blocks)
     first = run.to(tl.int64) * TOKENS
     channel = channels(block, HEADS)
     source = qkvr_ptr + tl.where(is_k, k_off, v_off) * _UNIT + channel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.inkling_attn_prologue.kernel import UNIT, channels, overlap, queries, taps_of
+from kernels.inkling_attn_prologue.kernel import UNIT, channels, key_or_value, overlap, queries, taps_of
 from kernels.inkling_attn_prologue.kernel_run import run_of_sequence
 from kernels.inkling_attn_prologue.mxfp8 import HEAD
 from kernels.inkling_attn_prologue.reference import PADDING
@@ -72,9 +72,6 @@ def extend_kernel(
     blocks: tl.constexpr = H // HEADS
     programs = tl.cdiv(tokens, TOKENS) * (2 * blocks)
     if program >= programs:
-        program -= programs
-        q_blocks: tl.constexpr = HQ // Q_HEADS
-        run = program // q_blocks
         queries(
             qkvr_ptr,
             row_stride,
@@ -84,9 +81,8 @@ def extend_kernel(
             q_out_ptr,
             q_scale_ptr,
             eps,
-            run.to(tl.int64) * Q_TOKENS,
+            program - programs,
             tokens,
-            program - run * q_blocks,
             HQ,
             Q_HEADS,
             Q_TOKENS,
@@ -95,10 +91,7 @@ def extend_kernel(
         )
         return
 
-    run = program // (2 * blocks)
-    place = program - run * (2 * blocks)
-    is_k = place < blocks
-    block = tl.where(is_k, place, place - blocks)
+    run, is_k, block = key_or_value(program, blocks)
     source = qkvr_ptr + tl.where(is_k, k_off, v_off) * _UNIT
     cache = tl.where(is_k, k_cache_ptr, v_cache_ptr)
     out = tl.where(is_k, k_out_ptr, v_out_ptr)

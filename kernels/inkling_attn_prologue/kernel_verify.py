@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.inkling_attn_prologue.kernel import UNIT, channels, overlap, queries, taps_of
+from kernels.inkling_attn_prologue.kernel import UNIT, channels, key_or_value, overlap, queries, taps_of
 from kernels.inkling_attn_prologue.kernel_run import run_of_sequence
 from kernels.inkling_attn_prologue.mxfp8 import HEAD
 from kernels.inkling_attn_prologue.reference import PADDING
@@ -77,9 +77,6 @@ def verify_kernel(
     runs: tl.constexpr = (DRAFTED + TOKENS - 1) // TOKENS
     programs = tokens // DRAFTED * runs * (2 * blocks)
     if program >= programs:
-        program -= programs
-        q_blocks: tl.constexpr = HQ // Q_HEADS
-        run = program // q_blocks
         queries(
             qkvr_ptr,
             row_stride,
@@ -89,9 +86,8 @@ def verify_kernel(
             q_out_ptr,
             q_scale_ptr,
             eps,
-            run.to(tl.int64) * Q_TOKENS,
+            program - programs,
             tokens,
-            program - run * q_blocks,
             HQ,
             Q_HEADS,
             Q_TOKENS,
@@ -100,10 +96,7 @@ def verify_kernel(
         )
         return
 
-    run = program // (2 * blocks)
-    place = program - run * (2 * blocks)
-    is_k = place < blocks
-    block = tl.where(is_k, place, place - blocks)
+    run, is_k, block = key_or_value(program, blocks)
     sequence = (run // runs).to(tl.int64)
     start = sequence * DRAFTED
     slot = tl.load(cache_indices_ptr + sequence).to(tl.int32)
