@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
-from app.settings import Settings, is_loopback, run_allowed
+from app import host
+from app.host import Finding
+from app.settings import Settings, SettingsError, is_loopback, run_allowed, variable
 from kernels.target import Target
 
 FOREIGN = "kernels"
@@ -24,20 +23,12 @@ FOREIGN = "kernels"
 
 OLDEST_TRITON = (3, 6)
 
+LEAST_SPACE = 1 << 30
+"""Bytes of the data folder's disk below which snapshots and results soon have no place."""
+
 
 class ForeignKernels(Exception):
     """Another distribution's `kernels` package is installed beside ours; one has overwritten the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One fact about the host; `remedy` says how to get what is missing."""
-
-    name: str
-    state: Literal["ok", "missing", "broken"]
-    detail: str
-    remedy: str = ""
-    required: bool = True
 
 
 def refuse_foreign_kernels() -> None:
@@ -58,9 +49,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _data_folder(settings.data)
     yield _snapshots(settings.data)
     yield address(settings)
-    yield _torch()
-    yield _triton()
-    yield from _gpu(settings.device)
+    yield _keys(settings)
+    yield from _worker(settings)
     yield _runs(settings)
 
 
@@ -92,8 +82,8 @@ def _catalog() -> Finding:
 
 
 def _snapshots(folder: Path) -> Finding:
+    from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
-    from catalog.snapshots.snapshot import SnapshotError
 
     shelf = Shelf(folder)
     try:
@@ -115,10 +105,14 @@ def _data_folder(folder: Path) -> Finding:
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
+        free = shutil.disk_usage(existing).free
     except OSError as error:
         remedy = "set FAULTBOOK_DATA to a folder that can be written"
         return Finding("data", "broken", f"{folder}: {error.strerror}", remedy)
-    return Finding("data", "ok", str(folder))
+    if free < LEAST_SPACE:
+        remedy = "make room, or set FAULTBOOK_DATA to a folder on another disk"
+        return Finding("data", "missing", f"{folder}: {free >> 20} MiB are free", remedy, required=False)
+    return Finding("data", "ok", f"{folder}, {free >> 30} GiB free")
 
 
 def address(settings: Settings) -> Finding:
@@ -150,12 +144,48 @@ def _faultbook_answers(host: str, port: int) -> bool:
         connection.close()
 
 
-def _torch() -> Finding:
-    version = _installed("torch")
-    if version is None:
+def _keys(settings: Settings) -> Finding:
+    """Who may ask: nobody needs a key on loopback, and beyond it without keys nobody may run anything."""
+    if settings.has_keys:
+        try:
+            count = len(settings.keyring())
+        except SettingsError as error:
+            return Finding("keys", "broken", str(error), "faultbook keys NAME --scope diagnose makes one")
+        if count == 0:
+            detail = f"{settings.api_keys_file} holds none: nobody is let in"
+            return Finding("keys", "broken", detail, "faultbook keys NAME --scope diagnose makes one")
+        return Finding("keys", "ok", f"{count}")
+    if is_loopback(settings.host):
+        return Finding("keys", "ok", f"none needed: {settings.host} is reached from this host alone")
+    remedy = "faultbook keys NAME --scope diagnose makes one"
+    if settings.open:
+        detail = f"none, and {variable('open')}: whoever reaches {settings.host} may run kernels"
+        return Finding("keys", "missing", detail, remedy, required=False)
+    return Finding("keys", "missing", f"none: {settings.host} is open to other hosts", remedy, required=False)
+
+
+def _worker(settings: Settings) -> Iterator[Finding]:
+    """What level `run` needs on this host."""
+    torch = host.torch_build()
+    if torch is None:
         remedy = "pip install 'faultbook[worker]'; without it only level checks is served"
-        return Finding("torch", "missing", "not installed", remedy, required=False)
-    return Finding("torch", "ok", version)
+        yield Finding("torch", "missing", "not installed", remedy, required=False)
+    else:
+        yield host.torch_fits(torch)
+    yield _triton()
+    if settings.device == "cpu":
+        yield Finding("gpu", "ok", f"not asked for: {variable('device')} is cpu")
+        return
+    driver = host.driver(settings.device, torch)
+    yield driver
+    if driver.state == "missing" or host.vendor() is None:
+        return
+    found = host.devices()
+    if found is not None:
+        yield found
+    yield _gpu()
+    yield from host.compiler()
+    yield host.triton_cache()
 
 
 def _triton() -> Finding:
@@ -171,25 +201,8 @@ def _triton() -> Finding:
     return Finding("triton", "ok", version)
 
 
-def _gpu(device: str) -> Iterator[Finding]:
-    """The driver's own files say whether there is a GPU; torch is not imported for it."""
-    if not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/kfd").exists():
-        remedy = "install the GPU's driver; in a container, give it the GPU (docker run --gpus all)"
-        if device == "cuda":
-            yield Finding(
-                "gpu", "broken", "none visible, and FAULTBOOK_DEVICE is cuda: runs are refused", remedy
-            )
-        else:
-            detail = "none visible: operations run in Triton's interpreter on the CPU"
-            yield Finding("gpu", "missing", detail, remedy, required=False)
-        return
-    yield Finding("gpu", "ok", _devices() or "a driver is loaded")
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        remedy = "install gcc: Triton compiles its launchers with it"
-        yield Finding("compiler", "missing", "no C compiler", remedy, required=False)
-    else:
-        yield Finding("compiler", "ok", compiler)
+def _gpu() -> Finding:
+    return Finding("gpu", "ok", _devices() or "a driver is loaded")
 
 
 def _devices() -> str:
@@ -216,9 +229,10 @@ def _runs(settings: Settings) -> Finding:
     if settings.workers == 0:
         return Finding("runs", "missing", "FAULTBOOK_WORKERS is 0", "set it to 1 or more", required=False)
     if not run_allowed(settings):
-        detail = f"off: {settings.host} can be reached from other hosts"
-        return Finding("runs", "missing", detail, "set FAULTBOOK_OPEN=true if that is meant", required=False)
+        detail = f"off: {settings.host} can be reached from other hosts, and there are no keys"
+        remedy = f"make keys, or set {variable('open')}=true if anybody may run kernels"
+        return Finding("runs", "missing", detail, remedy, required=False)
     if find_spec("torch") is None or find_spec("triton") is None:
         return Finding("runs", "missing", "no worker without torch and triton", "see above", required=False)
-    reach = "loopback only" if is_loopback(settings.host) else "open"
+    reach = "loopback only" if is_loopback(settings.host) else "by key" if settings.has_keys else "open"
     return Finding("runs", "ok", f"{settings.workers} worker(s), {reach}")

@@ -135,6 +135,10 @@ class Keyring:
         """Whether the service asks for keys: also while its file holds none."""
         return bool(self.text.strip()) or self.file is not None
 
+    def __len__(self) -> int:
+        """How many keys there are."""
+        return len(self._callers)
+
     def find(self, key: str) -> Caller | None:
         """Whose key it is."""
         if self.file is not None and monotonic() - self._looked > RECHECK:
