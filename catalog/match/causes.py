@@ -83,6 +83,15 @@ def role_of(message: str, exception: str) -> Role:
     return "secondary" if is_secondary(message, exception) else "root-cause"
 
 
+_ROLES: Final[tuple[Role, ...]] = ("root-cause", "wrapper", "secondary")
+
+
+def order(match: Match) -> tuple[bool, int, float, tuple[int, int], str]:
+    """Sorts what was found: matches first, causes before what wraps them, then by score."""
+    sure = match.score >= MATCH
+    return not sure, _ROLES.index(match.role) if sure else 0, -match.score, match.span, match.record_id
+
+
 def first(matches: Sequence[Match]) -> int | None:
     """The index of the root cause: the earliest match in its own right, by its time where all have one of a
     kind, else by its place.
@@ -95,7 +104,11 @@ def first(matches: Sequence[Match]) -> int | None:
     timed = len({match.moment.form if match.moment else None for _, match in causes}) == 1
     return min(
         causes,
-        key=lambda pair: (pair[1].moment.seconds if timed and pair[1].moment else 0.0, pair[1].span),
+        key=lambda pair: (
+            pair[1].moment.seconds if timed and pair[1].moment else 0.0,
+            pair[1].files[:1],
+            pair[1].span,
+        ),
         default=(None, None),
     )[0]
 

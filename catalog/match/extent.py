@@ -19,6 +19,8 @@ MAX_LINES: Final = 8
 """Lines a message is followed over when it is wrapped."""
 MAX_QUOTES: Final = 16
 """Quotes inside a quoted message that are looked at to find the one that closes it."""
+MAX_STARTS: Final = 8
+"""Places of a first literal that are looked at to find one that begins a word."""
 MAX_BROKEN: Final = 200
 """Longest value that a line break may divide while the template has little text of its own."""
 
@@ -64,8 +66,20 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     start = spots[0][0]
     if group.leading_hole:
         start = _message_start(pasted, start)
-    elif _is_word(data[start - 1 : start]) and start and _is_word(data[start : start + 1]):
-        return None
+    else:
+        # The first literal may be short and stand inside the value behind it, too.
+        if len(spots) > 1 and (place := _at_the_start(pasted, chunk, found, start)) is not None:
+            spots[0] = _spot(chunk, place)
+            start = spots[0][0]
+        for _ in range(MAX_STARTS):
+            if not start or not (_is_word(data[start - 1 : start]) and _is_word(data[start : start + 1])):
+                break
+            if len(spots) == 1 or (place := chunk.rfind(group.keys[0], start)) is None:
+                return None
+            spots[0] = _spot(chunk, place)
+            start = spots[0][0]
+        else:
+            return None
     quote = pasted.open_quote(start)
     if group.trailing_hole:
         end = _message_end(pasted, found, quote, start, spots[-1][1])
@@ -107,6 +121,25 @@ def _message_start(pasted: Pasted, offset: int) -> int:
     starts = [found.end() for found in _RAISED_AT_END.finditer(before)]
     begin = starts[-1] if starts else len(before) - len(before.lstrip(_SPACE))
     return line + begin
+
+
+def _at_the_start(pasted: Pasted, chunk: Chunk, found: Found, offset: int) -> tuple[int, int] | None:
+    """The first literal where the text or an exception's message begins, if what was taken for it is in the
+    value behind that."""
+    literal = found.group.keys[0]
+    if chunk.rfind(literal, offset) is None:
+        return None
+    start = _message_start(pasted, offset)
+    if start < chunk.start or (start and not _is_behind_class(pasted, start)):
+        return None
+    at = chunk.key_index(start)
+    return (at, at + len(literal)) if chunk.key.startswith(literal, at) else None
+
+
+def _is_behind_class(pasted: Pasted, offset: int) -> bool:
+    """Whether an exception's class and a colon stand right before an offset."""
+    before = pasted.data[max(0, offset - 140) : offset]
+    return any(found.end() == len(before) for found in _RAISED_AT_END.finditer(before))
 
 
 def _last(
@@ -201,13 +234,21 @@ def _typed_end(pasted: Pasted, kind: str, start: int, end: int) -> int:
     """A value of a known kind ends where its kind does; others lose trailing blanks and an ellipsis."""
     data = pasted.data
     text = data[start:end].decode("latin-1")
-    begin = len(text) - len(text.lstrip("\x00\x01 \t\n"))
-    found = VALUES[kind].match(text, begin) if kind in VALUES else None
-    if found is not None and _VALUE_ENDS.match(text, found.end()):
-        return start + found.end()
+    if (stop := typed_end(text, kind, 0)) < len(text):
+        return start + stop
     kept = start + len(text.rstrip("\x00\x01 \t\n"))
     if data[start:kept].endswith(b"..."):
         kept -= 3
     while kept > start and pasted.text[kept - 1] in "…\ufffd":
         kept -= 1
     return max(start, kept)
+
+
+def typed_end(text: str, kind: str, start: int) -> int:
+    """Where a value of a known kind ends that begins behind the blanks at `start`; else the text's end."""
+    if kind in VALUES:
+        begin = len(text) - len(text[start:].lstrip("\x00\x01 \t\n"))
+        found = VALUES[kind].match(text, begin)
+        if found is not None and _VALUE_ENDS.match(text, found.end()):
+            return found.end()
+    return len(text)

@@ -6,8 +6,7 @@ Everything here happens in the key domain; places are indexes into a chunk's key
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -16,9 +15,9 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from catalog.match.causes import is_secondary
-from catalog.match.clean import Chunk
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
+from catalog.template import DROPPED
 
 MAX_HOLE: Final = 2048
 """Longest value inside a message, in key characters; a last hole is bounded by the end of its message."""
@@ -50,9 +49,22 @@ class Member:
     tail          what the message ends with that no key holds: quotes, a full stop
     secondary     whether it only says that another process failed
     raised_as     the last parts of the names of the classes that its sites raise
+    solid         characters of the literals from their first to their last one that a key holds
+    behind        characters of the last literal before a last hole that no key holds
+    plain         whether the message begins with what a key holds, or a hole, and ends with that and `tail`
     """
 
-    __slots__ = ("entry", "prints_place", "raised_as", "secondary", "tail", "template")
+    __slots__ = (
+        "behind",
+        "entry",
+        "plain",
+        "prints_place",
+        "raised_as",
+        "secondary",
+        "solid",
+        "tail",
+        "template",
+    )
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -63,6 +75,25 @@ class Member:
         self.tail = last[len(last.rstrip(" \"'`.")) :].strip().encode("latin-1", "replace")
         self.secondary = is_secondary(self.template.message)
         self.raised_as = frozenset(site.exception.rpartition(".")[2] for site in entry.sites)
+        segments = self.template.segments
+        *before, end = map(_solid, (*segments[:-1], last.rstrip(" \"'`.")))
+        self.behind, self.plain = 0, True
+        if end is not None:
+            self.plain = last[end[1] :].encode("latin-1", "replace") == self.tail
+        elif before and (known := before[-1]) is not None:
+            self.behind = len(segments[-2]) - known[1]
+        else:
+            self.plain = False
+        bounds = [bound for bound in (*before, end) if bound is not None]
+        self.solid = sum(stop - start for start, stop in bounds)
+        first = before[0] if before else end
+        self.plain = self.plain and (first is None or first[0] == 0)
+
+
+def _solid(segment: str) -> tuple[int, int] | None:
+    """From the first to behind the last character of a segment that a key holds; None where it holds none."""
+    kept = [at for at, byte in enumerate(segment.encode("latin-1", "replace")) if byte not in DROPPED]
+    return (kept[0], kept[-1] + 1) if kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +125,11 @@ class Group:
     def members(self) -> list[Member]:
         """All of them, or the first of a crowd; each record once."""
         return self._of(None)
+
+    @cached_property
+    def prints_place(self) -> bool:
+        """Whether a member's message names the file and line that raise it."""
+        return any(member.prints_place for member in self.members)
 
     @cached_property
     def first_ids(self) -> list[str]:
@@ -213,6 +249,11 @@ class Index:
         self._rare = self._automaton("rare", None)
         self._heads = self._automaton("head", MAX_SHARED)
         self._weak = self._by_lead()
+        self._weak_curated = {
+            lead: curated
+            for lead, numbers in self._weak.items()
+            if not lead[1] and (curated := list(filter(self._is_curated, numbers)))
+        }
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -315,25 +356,24 @@ class Index:
         """Every anchor of both kinds in a key, as (anchor, start, end): what a short text is looked up by."""
         return self._rare.scan(key), self._heads.scan(key)
 
-    def find(self, chunk: Chunk, tried: Counter[int]) -> Iterator[Found]:
-        """Every place whose literals are all there, each once.
+    def find(self, key: bytes, tried: dict[int, int]) -> Iterator[Found]:
+        """Every place of a key whose literals are all there, each once.
 
-        `tried` counts the anchors verified per group over all chunks of a text; beyond MAX_TRIED a group is
+        `tried` counts the anchors verified per group over all keys of a text; beyond MAX_TRIED a group is
         no longer looked for, so that a flood of one costs little and does not hide the others."""
-        key = chunk.key
         seen: dict[int, int] = {}
         for anchor, start, _ in self._rare.scan(key):
             for number, segment, offset in self._rare.owners(anchor):
                 at = start - offset
                 if at < seen.get(number, 0):
                     continue
-                tried[number] += 1
+                tried[number] = tried.get(number, 0) + 1
                 if tried[number] > MAX_TRIED:
                     continue
-                tried[_ALL] += 1
+                tried[_ALL] = tried.get(_ALL, 0) + 1
                 if tried[_ALL] > MAX_TRIED_ALL:
                     return
-                group = self.group(number)
+                group = self._groups.get(number) or self.group(number)
                 places = group.locate(key, segment, at)
                 if places is None or places[0][0] < seen.get(number, 0):
                     continue
@@ -341,9 +381,9 @@ class Index:
                 yield Found(group, places)
 
     @staticmethod
-    def exhausted(tried: Counter[int]) -> bool:
+    def exhausted(tried: Mapping[int, int]) -> bool:
         """Whether a limit kept some anchors from being verified."""
-        return tried[_ALL] > MAX_TRIED_ALL or any(
+        return tried.get(_ALL, 0) > MAX_TRIED_ALL or any(
             count > MAX_TRIED for group, count in tried.items() if group != _ALL
         )
 
@@ -353,14 +393,13 @@ class Index:
         Of packages' thousands, those that begin and end with a value say so little that only a stack frame
         could make them a match: they are looked for in texts that have `framed` places.
         """
-        candidates = [
-            number
-            for size in range(_LEAD + 1)
-            for lead in ((True, key[:size]), (False, key[len(key) - size :]))
-            for number in self._weak.get(lead, ())
-            if size or framed or self._is_curated(number)
-        ]
-        for number in dict.fromkeys(candidates):
+        candidates: dict[int, None] = {}
+        for size in range(_LEAD + 1):
+            leads = self._weak if size or framed else self._weak_curated
+            for lead in ((True, key[:size]), (False, key[len(key) - size :])):
+                if lead in leads:
+                    candidates.update(dict.fromkeys(leads[lead]))
+        for number in candidates:
             group = self.group(number)
             places, end = [], 0
             for index in group.order:
@@ -380,3 +419,8 @@ def siblings(group: Group, member: Member) -> tuple[str, ...]:
     """The other records with a member's text."""
     own = member.entry.record_id
     return tuple([other for other in group.first_ids if other != own][:MOST_SIBLINGS])
+
+
+def distinct(members: Sequence[Member]) -> list[Member]:
+    """The first of a group's members and every further curated one: copies of a text are one answer."""
+    return [*members[:1], *(member for member in members[1:] if member.entry.curated)]

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Self
+from typing import Self
 
-from catalog.match import causes, context
+from catalog.match import causes, context, line
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
-from catalog.match.literals import Index, Scope, siblings
-from catalog.match.model import MATCH, Candidate, Entry, Match, Report
+from catalog.match.literals import Index, Scope, distinct, siblings
+from catalog.match.model import MATCH, Candidate, Entry, Report
 from catalog.match.parts import InMemory, Part
 from catalog.match.sites import Sites
 from catalog.match.versions import Versions
 from catalog.match.work import Work
 from catalog.template import key_of
-
-_ROLES: Final = ("root-cause", "wrapper", "secondary")
 
 
 class Matcher:
@@ -59,12 +57,28 @@ class Matcher:
 
         Of a package that several versions are known of, the one in `packages`, else one that the text names,
         is looked into alone."""
+        if isinstance(text, str) and len(text) <= line.LONGEST and not self.has_codes:
+            scope = self._versions.scope(text, packages or {}, repo)
+            report = line.look_up(self, text, scope)
+            if report is not None and len(report.matches) <= limit:
+                return report
+        return self.match_any(text, repo=repo, packages=packages, limit=limit)
+
+    def match_any(
+        self,
+        text: str | bytes,
+        *,
+        repo: str | None = None,
+        packages: Mapping[str, str] | None = None,
+        limit: int = 25,
+    ) -> Report:
+        """As `match`, the way of all texts, whatever they are."""
         pasted = Pasted(text, self._promising)
         work = Work(self, pasted, self._versions.scope(pasted.text, packages or {}, repo))
         found = [*work.patterns(), *work.named_sites(), *work.codes()]
         if not any(match.score >= MATCH for match in found):
             found += work.guesses(found)
-        ranked = sorted(found, key=_rank)
+        ranked = sorted(found, key=causes.order)
         matches = tuple(ranked[:limit])
         return Report(
             matches=matches,
@@ -84,12 +98,13 @@ class Matcher:
                 match.record_id, match.match_type, match.score, match.captures, match.site, match.siblings
             )
             best.setdefault(match.record_id, found)
+        named = {other for found in best.values() for other in (found.record_id, *found.siblings)}
         for group, score in self.fuzzy.search(key_of(query), 2 * limit):
-            for member in group.within(Scope(repo)):
-                like = Candidate(
-                    member.entry.record_id, "fuzzy", round(score, 4), (), None, siblings(group, member)
-                )
-                best.setdefault(member.entry.record_id, like)
+            for member in distinct(group.within(Scope(repo))):
+                shown = member.entry.record_id
+                if shown not in named:
+                    others = siblings(group, member)
+                    best[shown] = Candidate(shown, "fuzzy", round(score, 4), (), None, others)
         return sorted(best.values(), key=lambda found: (-found.score, found.record_id))[:limit]
 
     def _promising(self, data: bytes) -> Callable[[bytes], bool]:
@@ -100,8 +115,3 @@ class Matcher:
             return self.index.promising(key(piece)) or any(word in piece for word in words)
 
         return promising
-
-
-def _rank(match: Match) -> tuple[bool, int, float, tuple[int, int], str]:
-    sure = match.score >= MATCH
-    return not sure, _ROLES.index(match.role) if sure else 0, -match.score, match.span, match.record_id

@@ -84,7 +84,8 @@ class Match:
     upstream's spelling with the values found, secrets redacted. `count` is how often it occurs, `ranks` on
     which ranks (numbers, or the tag where several dimensions are printed), `hosts` on which hosts, as they
     are called in the text; `first_seen` is the earliest time stamp it carries, as printed, and `moment` that
-    or the last one above it."""
+    or the last one above it. `files` are the logs it is in, where there are several; line and span are the
+    first one's."""
 
     record_id: str
     match_type: MatchType
@@ -102,6 +103,7 @@ class Match:
     evidence: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     moment: Stamp | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ class Unmatched:
     ranks: tuple[int | str, ...] = ()
     hosts: tuple[str, ...] = ()
     first_seen: str | None = None
+    moment: Stamp | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

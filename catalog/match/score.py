@@ -11,7 +11,7 @@ from typing import Final
 
 from catalog.match.context import Frame, Head
 from catalog.match.extent import Extent
-from catalog.match.literals import LEAST, Member
+from catalog.match.literals import LEAST, Member, distinct
 from catalog.match.model import MATCH, POSSIBLE, Site
 
 ENOUGH: Final = 20
@@ -143,6 +143,16 @@ def judge(
         score = min(score, QUIET)
         evidence.append("a log line below error level" if entry.quiet else "a log line about another error")
     return Verdict(score, found[0] if found else _only(entry.sites), tuple(evidence))
+
+
+def listed(judged: Sequence[tuple[Verdict, Member]]) -> Sequence[tuple[Verdict, Member]]:
+    """Which of the judged records of one text, best first, are matches of their own: what stands around a
+    message has put the likeliest of its copies first.
+    """
+    if len(judged) == 1:
+        return judged
+    kept = distinct([member for _, member in judged])
+    return [pair for pair in judged if pair[1] in kept]
 
 
 def _only(sites: Sequence[Site]) -> Site | None:

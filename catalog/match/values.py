@@ -44,14 +44,17 @@ def values(pasted: Pasted, found: Extent, member: Member) -> tuple[str, ...]:
     """What each hole of a member's template printed, as printed; line breaks of a hard wrap are undone."""
     text = pasted.shown(found.start, found.end)
     spellings = [text] if "\n" not in text or "\n" in member.template.message else [*_unwrapped(text), text]
-    read = [
-        (captured, _plausible(member, captured))
-        for spelling in spellings
-        if (captured := _typed(member, spelling) or member.template.capture(spelling)) is not None
-    ]
-    if read:
-        return max(read, key=lambda pair: pair[1])[0]
+    readings = [captured for spelling in spellings if (captured := read(member, spelling)) is not None]
+    if readings:
+        return (
+            max(readings, key=lambda captured: _plausible(member, captured)) if readings[1:] else readings[0]
+        )
     return tuple(_from_pieces(pasted, found, member))
+
+
+def read(member: Member, text: str) -> tuple[str, ...] | None:
+    """What each hole printed when `text` is the member's message and nothing else; None when it is not."""
+    return _typed(member, text) or member.template.capture(text)
 
 
 def _typed(member: Member, text: str) -> tuple[str, ...] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from catalog.match.literals import Scope
+from catalog.match.literals import EVERYTHING, Scope
 from catalog.match.parts import Part
 
 READ: Final = 1 << 20
@@ -34,6 +34,8 @@ class Versions:
 
     def scope(self, text: str, packages: Mapping[str, str], repo: str | None) -> Scope:
         """The parts to look into: of each package the version that is said, all where none is or is known."""
+        if not self._several:
+            return EVERYTHING if repo is None else Scope(repo)
         left_out: set[int] = set()
         for package, versions in self._several.items():
             said = packages.get(package) or next(

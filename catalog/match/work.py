@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
@@ -15,12 +14,12 @@ from catalog.match.causes import role_of
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
-from catalog.match.literals import Index, Scope, siblings
-from catalog.match.model import POSSIBLE, Capture, Entry, Match, MatchType, Role, Unmatched
+from catalog.match.literals import MOST_SIBLINGS, Found, Index, Scope, distinct, siblings
+from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import Occurrence, Tally, mark_wrappers, raised_before, together
 from catalog.match.prepared import GRAM
 from catalog.match.redact import SHOWN, redact
-from catalog.match.score import judge
+from catalog.match.score import judge, listed
 from catalog.match.sites import Named
 from catalog.match.values import captures, rendered, values
 
@@ -65,9 +64,11 @@ class Work:
         return [match for occurrence in occurrences for match in self._judged(occurrence)]
 
     def _extents(self) -> Iterator[Extent]:
-        tried: Counter[int] = Counter()
+        tried: dict[int, int] = {}
         for chunk, until in self.pasted.chunks():
-            for found in self.matcher.index.find(chunk, tried):
+            for found in self.matcher.index.find(chunk.key, tried):
+                if self.raised and self._is_class(chunk, found):
+                    continue
                 if (place := extent(self.pasted, chunk, found)) is not None and place.start < until:
                     yield place
         self.truncated = self.truncated or Index.exhausted(tried)
@@ -76,6 +77,11 @@ class Work:
             for found in self.matcher.index.whole(chunk.key, framed=b"\n" in self.pasted.data):
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
                     yield place
+
+    def _is_class(self, chunk: Chunk, found: Found) -> bool:
+        """Whether all that was found of a template is the name of an exception's class."""
+        raised = raised_before(self.raised, chunk.offset(found.places[0][0]) + 1)
+        return raised is not None and chunk.offset(found.places[-1][1] - 1) < raised.message
 
     def _messages(self) -> list[tuple[int, int]]:
         """Whole messages, each once: those of exceptions, or a short text that has no exception in it."""
@@ -105,29 +111,25 @@ class Work:
         inside = context.frames_inside(self.pasted.data, place.start, place.end)
         reports = self._reports_another(place)
         judged = [(judge(place, member, head, frames, inside, reports=reports), member) for member in members]
-        judged = sorted((pair for pair in judged if pair[0].score > 0), key=lambda pair: -pair[0].score)
-        self.truncated = self.truncated or len(judged) > LISTED
+        judged.sort(key=lambda pair: -pair[0].score)
+        judged = [pair for pair in judged if pair[0].score > 0]
         if judged and judged[0][0].score >= POSSIBLE:
             self.covered += occurrence.spans
+        self.truncated = self.truncated or len(judged) > MOST_SIBLINGS + 1
         role: Role = "wrapper" if occurrence.wraps else "root-cause"
-        # What is printed is the same for all that are spelled alike.
-        spelled: dict[tuple[str, tuple[str, ...]], tuple[str, tuple[Capture, ...]]] = {}
-        for verdict, member in judged[:LISTED]:
-            spelling = (member.template.message, member.entry.hole_kinds)
-            if spelling not in spelled:
-                captured = values(self.pasted, place, member)
-                spelled[spelling] = redact(rendered(member, captured)), captures(member, captured)
-            message, printed = spelled[spelling]
+        for verdict, member in listed(judged):
+            captured = values(self.pasted, place, member)
+            others = (pair[1].entry.record_id for pair in judged if pair[1] is not member)
             yield self._match(
                 member.entry,
                 "pattern",
                 verdict.score,
                 (place.start, place.end),
                 verdict.evidence,
-                rendered=message,
-                captures=printed,
+                rendered=redact(rendered(member, captured)),
+                captures=captures(member, captured),
                 site=verdict.site,
-                siblings=siblings(group, member),
+                siblings=tuple(islice(others, MOST_SIBLINGS)),
                 role="secondary" if member.secondary else role,
                 **occurrence.tally.told(self.pasted, place.start),
             )
@@ -216,13 +218,18 @@ class Work:
             # A message too short for one gram is like any record: a query may ask for those, a paste not.
             guesses = self.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
             for group, score in guesses:
-                for member in group.within(self.scope) if score >= LEAST_LIKE else ():
+                members = group.within(self.scope) if score >= LEAST_LIKE else []
+                for member in distinct(members):
                     if member.entry.record_id in known:
                         continue
                     known.add(member.entry.record_id)
-                    others = siblings(group, member)
                     guess = self._match(
-                        member.entry, "fuzzy", score, span, ("similar words",), siblings=others
+                        member.entry,
+                        "fuzzy",
+                        score,
+                        span,
+                        ("similar words",),
+                        siblings=siblings(group, member),
                     )
                     guessed.append(guess)
         return guessed
@@ -249,14 +256,12 @@ class Work:
     def _missed(self, raised: Raised, tally: Tally) -> Unmatched:
         stop = min(raised.end, raised.message + SHOWN)
         message = self.pasted.shown(raised.message, stop).strip()
-        told = tally.told(self.pasted, raised.start)
-        del told["moment"]
         return Unmatched(
             self.pasted.line_of(raised.start),
             raised.exception,
             redact(message),
             role_of(message, raised.exception),
-            **told,
+            **tally.told(self.pasted, raised.start),
         )
 
 

@@ -25,11 +25,30 @@ def _stack(path: str, line: int, function: str, last: str) -> str:
 # -- frames
 
 
-def test_the_same_text_of_two_sites_gives_both_as_siblings(matcher: Matcher) -> None:
-    report = matcher.match(f"RuntimeError: {DTYPE_MISMATCH}")
-    assert {match.record_id for match in report.matches} == {DECODE, PREFILL}
-    assert {match.siblings for match in report.matches} == {(DECODE,), (PREFILL,)}
-    assert len({match.score for match in report.matches}) == 1
+def test_the_same_text_of_two_sites_is_one_match_with_a_sibling(matcher: Matcher) -> None:
+    [match] = matcher.match(f"RuntimeError: {DTYPE_MISMATCH}").matches
+    assert {match.record_id, *match.siblings} == {DECODE, PREFILL}
+
+
+def test_copies_of_a_text_are_one_match_and_curated_records_one_each() -> None:
+    text = "the warp of {group} has no lane left"
+    copies = [
+        entry(
+            f"{number:016x}", text, Site(f"vendored/{number}/a.cu", None, (7,), "RuntimeError"), curated=False
+        )
+        for number in range(40)
+    ]
+    written = [entry(f"{number:016x}", text, Site(f"{number}.cu", None, (7,), "E")) for number in (90, 91)]
+    copied = Matcher(copies).match("RuntimeError: the warp of 3 has no lane left")
+    assert [len(match.siblings) for match in copied.matches] == [25]
+    assert copied.truncated
+    both = Matcher([*copies[:3], *written]).match("RuntimeError: the warp of 3 has no lane left").matches
+    assert {match.record_id for match in both if match.record_id != "0" * 16} == {
+        known.record_id for known in written
+    }
+    assert {len({match.record_id, *match.siblings}) for match in both} == {5}
+    similar = Matcher([*copies, entry("f" * 16, "the warp of {group} has lost a lane", curated=False)])
+    assert [found.record_id for found in similar.search("the warp of 3 has no", limit=2)][1] == "f" * 16
 
 
 @pytest.mark.parametrize(
@@ -45,20 +64,21 @@ def test_the_same_text_of_two_sites_gives_both_as_siblings(matcher: Matcher) -> 
 def test_a_frame_breaks_the_tie(matcher: Matcher, path: str, line: int, function: str, first: str) -> None:
     report = matcher.match(_stack(path, line, function, f"RuntimeError: {DTYPE_MISMATCH}"))
     assert report.matches[0].record_id == first
-    assert report.matches[0].score > report.matches[1].score
+    assert {first, *report.matches[0].siblings} == {DECODE, PREFILL}
     assert report.matches[0].site is not None
     assert report.matches[0].site.path.endswith(path.rpartition("/")[2])
 
 
 def test_a_logger_s_origin_is_no_frame(matcher: Matcher) -> None:
     report = matcher.match(f"ERROR 02-22 00:01:41 paged_prefill.py:237] {DTYPE_MISMATCH}")
-    assert report.matches[0].score == report.matches[1].score
+    plain = matcher.match(f"ERROR 02-22 00:01:41 {DTYPE_MISMATCH}")
+    assert report.matches[0].score == plain.matches[0].score
 
 
 def test_a_shorter_text_inside_a_longer_one_s_words_is_not_found(matcher: Matcher) -> None:
     """`kv dtype mismatch: …` is a record of its own and part of `unified_kv dtype mismatch: …`."""
-    found = {match.record_id for match in matcher.match(DTYPE_MISMATCH).matches}
-    assert found == {DECODE, PREFILL}
+    [match] = matcher.match(DTYPE_MISMATCH).matches
+    assert {match.record_id, *match.siblings} == {DECODE, PREFILL}
     own = matcher.match("RuntimeError: kv dtype mismatch: kv=torch.bfloat16, q=torch.float16")
     assert [match.record_id for match in own.matches] == ["03d183e694537ca1"]
 

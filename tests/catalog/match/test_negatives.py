@@ -149,7 +149,10 @@ def test_only_records_of_the_asked_repository(matcher: Matcher) -> None:
 
 
 def test_a_limit_cuts_the_list_and_says_so(matcher: Matcher) -> None:
-    text = "unified_kv dtype mismatch: kv=torch.bfloat16, q=torch.float16"
+    text = (
+        "ValueError: Unsupported output_s dtype torch.uint8\n"
+        "RuntimeError: kv_scales must be fp32, got torch.bfloat16"
+    )
     assert len(matcher.match(text, limit=1).matches) == 1
     assert matcher.match(text, limit=1).truncated
     assert not matcher.match(text, limit=2).truncated

@@ -1,0 +1,86 @@
+"""One plain line: the short way gives what the way of all texts gives, and is taken for nearly every
+message."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from catalog.match import Entry, Matcher, Site, line
+from catalog.match.literals import EVERYTHING
+from tests.catalog.match.conftest import entry
+from tests.catalog.match.test_anything import FRAGMENTS
+from tests.catalog.match.test_templates import CASES, Case
+
+
+def test_what_it_answers_is_what_all_texts_are_answered(matcher: Matcher) -> None:
+    answered = 0
+    texts = [text for case in CASES for text in (case.message, case.last, f"pkg.errors.{case.last}")]
+    for text in texts:
+        report = line.look_up(matcher, text, EVERYTHING)
+        if report is not None:
+            answered += 1
+            assert report == matcher.match_any(text)
+    assert answered >= 0.9 * len(texts)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    case=st.sampled_from(CASES),
+    before=st.sampled_from(["", "ValueError: ", "x.Y_Error: ", "Unsupported ", "E  ", "[rank1]: "]),
+    pieces=st.lists(st.sampled_from([each for each in FRAGMENTS if "\n" not in each]), max_size=2),
+)
+def test_in_doubt_it_does_not_answer(matcher: Matcher, case: Case, before: str, pieces: list[str]) -> None:
+    text = f"{before}{case.message}{''.join(pieces)}"
+    report = line.look_up(matcher, text, EVERYTHING)
+    assert report is None or report == matcher.match_any(text)
+
+
+def _entries(*messages: str) -> list[Entry]:
+    return [
+        entry(f"r{number}", message, Site("a/b.py", "f", (3,), "ValueError"), curated=False)
+        for number, message in enumerate(messages)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: layer a needs a scale of its own",  # a template within a value of another
+        "ValueError: layer layers.3 needs a scale of its own",  # the first word again in the value
+        "ValueError: unsupported unsupported scale of a layer",
+        "ValueError: the scale of the layer is unsupported",
+    ],
+)
+def test_templates_inside_each_other(text: str) -> None:
+    matcher = Matcher(
+        _entries(
+            "layer {name} needs a scale of its own",
+            "unsupported {what} scale of a layer",
+            "the scale of the layer is {what}",
+            "unsupported",
+            "ValueError {error}",
+        )
+    )
+    report = line.look_up(matcher, text, EVERYTHING)
+    assert report is not None
+    assert report == matcher.match_any(text)
+    assert (report.root_cause, report.matches[0].span) == (0, (len("ValueError: "), len(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ValueError: layer 'a' needs a scale of its own, see OSError: disk full",
+        "ValueError: layer 'a' needs a scale of its own...",
+        "ValueError: layer 'a' needs\na scale of its own",
+        "\x1b[31mValueError: layer 'a' needs a scale of its own",
+        "Failed at a.cuh:3: layer 'a' needs a scale of its own",
+        "see: layer 'a' needs a scale of its own",
+        "KeyError: layer 'a' needs a scale of its own",
+    ],
+)
+def test_what_is_not_one_plain_message_is_left_to_the_other_way(text: str) -> None:
+    matcher = Matcher(_entries("layer {name!r} needs a scale of its own"))
+    assert line.look_up(matcher, text, EVERYTHING) is None
