@@ -5,6 +5,7 @@
 #   TRITON       requirement for triton (default: likewise)
 #   TORCH_INDEX  another package index, for torch alone: without a GPU, the index of torch's CPU builds saves several GB
 #   SERVE_ARGS   arguments of `faultbook serve` (default: 127.0.0.1:8000; FAULTBOOK_* variables count too)
+#   JOBS         processes of pytest (default: 2); a file's tests stay in one
 #   PYTEST_ARGS  further arguments of pytest
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -16,6 +17,7 @@ TORCH ?= $(shell grep '^torch==' requirements/torch.txt)
 TRITON ?= $(shell grep '^triton==' requirements/torch.txt)
 TORCH_INDEX ?=
 SERVE_ARGS ?=
+JOBS ?= 2
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -43,7 +45,7 @@ serve: $(STAMP)
 	$(BIN)/faultbook serve --index torch --index triton $(SERVE_ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -rs $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -rs -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
