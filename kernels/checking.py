@@ -106,6 +106,8 @@ class Check(Generic[S]):
     """Needs elements, not only the description; a live guard skips it, since reading would synchronise."""
     pythons_own: ClassVar[bool] = False
     """Raised by Python or torch on upstream's behalf; its text is nobody's template."""
+    at_launch: ClassVar[bool] = False
+    """Raised while kernels are launched or behind that: a host without a GPU cannot see it."""
     unreachable: ClassVar[str] = ""
     """Why no call reaches it, where none does."""
 

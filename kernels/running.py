@@ -5,7 +5,7 @@ reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from kernels.call import Call
 from kernels.dtypes import DType
 from kernels.live import torch_dtype
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable, seeded  # noqa: F401
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]
@@ -73,18 +73,6 @@ def materialise(call: Call, fill: Mapping[str, Values], device: str) -> Argument
         else:
             arguments[parameter.name] = _live(value)
     return arguments
-
-
-def seeded(values: Mapping[str, Values], seed: int) -> dict[str, Values]:
-    """Give each drawn generator that names no seed one of its own: `seed` plus its place, so tensors
-    differ.
-    """
-    return {
-        name: replace(generator, seed=seed + place)
-        if isinstance(generator, (Randn, Randint)) and generator.seed is None
-        else generator
-        for place, (name, generator) in enumerate(values.items())
-    }
 
 
 def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from math import inf, prod
 from typing import Any, Literal
 
@@ -181,6 +181,18 @@ def bounds(values: Values | None, shape: tuple[int, ...]) -> tuple[float | int, 
             return min(data), max(data)
         case Randn():
             return None
+
+
+def seeded(values: Mapping[str, Values], seed: int) -> dict[str, Values]:
+    """Give each drawn generator that names no seed one of its own: `seed` plus its place, so tensors
+    differ.
+    """
+    return {
+        name: replace(generator, seed=seed + place)
+        if isinstance(generator, (Randn, Randint)) and generator.seed is None
+        else generator
+        for place, (name, generator) in enumerate(values.items())
+    }
 
 
 def printable(value: float | int) -> float | int:

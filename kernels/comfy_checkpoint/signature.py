@@ -35,6 +35,7 @@ from kernels.comfy_checkpoint.markers import (
     read_json,
 )
 from kernels.dtypes import DType, Kind
+from kernels.filed import filed
 from kernels.rendering import literal
 from kernels.shards import Shards
 from kernels.spec import TensorSpec
@@ -302,6 +303,11 @@ class ComfyCall(Call):
         for index in declaring or [0]:
             call = call.with_file(index, self.files[index][1].with_metadata(GLOBAL_KEY, name))
         return call
+
+    def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The list of files, and the mapper where there is one."""
+        mapper = [] if self.name_mapper is None else [self.name_mapper]
+        return [[filed(path, file) for path, file in self.files], *mapper], {}
 
     def to_call(self, function: str) -> str:
         """Upstream's call on a list of paths; its mapper is a function, and it takes no activation."""

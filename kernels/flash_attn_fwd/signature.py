@@ -87,6 +87,10 @@ class AttentionCall(Call):
             found = self.target.capability
         return found // 10 if isinstance(found, int) else None
 
+    def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """All but `assertions`, which is no argument of upstream's."""
+        return [], {name: value for name, value in self.stated() if name != "assertions"}
+
     def to_call(self, function: str) -> str:
         """Upstream's call: `assertions` is no argument of it."""
         named = [name for name, _ in self.stated() if name not in ("q", "k", "v", "assertions")]

@@ -178,6 +178,7 @@ class LaunchFailed(Launched):
     """A grid has a block for each token, and a grid of none is an error."""
 
     message = "CUDA error: {text}"
+    at_launch = True
     sites = (*at(verify=509, decode=921, extend=1407), CUDA.at(RUN[ExtendCall], 1437, 1437))
     reason = "there are no {what}, so the grid is empty; the error also meets the next unrelated CUDA call"
     looks_at = ("qkvr.shape", "cache_indices.shape")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from kernels.call import Call, argument
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.dtypes import DType
+from kernels.filed import filed
 from kernels.quanto_int8_checkpoint.quantization_map import (
     FORMAT,
     FORMAT_KEY,
@@ -155,6 +156,11 @@ class QuantoCall(Call):
     def with_map(self, quantization_map: Any) -> QuantoCall:
         """The same file with another map; text is taken as JSON already."""
         return self.with_checkpoint(self.checkpoint.with_metadata(MAP_KEY, encode(quantization_map)))
+
+    def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The file, and the mapper where there is one."""
+        mapper = [] if self.name_mapper is None else [self.name_mapper]
+        return [filed("checkpoint.safetensors", self.checkpoint), *mapper], {}
 
     def to_call(self, function: str) -> str:
         """Upstream's call on the file's path; its mapper is a function, and it takes no activation."""

@@ -100,6 +100,19 @@ class FileStart:
         """What else the file is, by its first bytes; empty where they do not tell."""
         return sniff(self.data)
 
+    @property
+    def readable(self) -> bool:
+        """Whether the header was read."""
+        return self.header is not None and self._is_utf8 and self._read[2] is None
+
+    @cached_property
+    def _is_utf8(self) -> bool:
+        try:
+            (self.header or b"").decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
     @cached_property
     def _read(self) -> tuple[dict[str, str], list[Entry], Refused | None]:
         try:
@@ -116,11 +129,6 @@ class FileStart:
         """Why the header cannot be read, where the reason lies in this part of it."""
         refused = self._read[2]
         return refused if refused is not None and refused.part is part else None
-
-    @property
-    def readable(self) -> bool:
-        """Whether the header was read."""
-        return self.header is not None and self._read[2] is None
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
@@ -160,6 +168,13 @@ class FileStart:
     def storage_bytes(self) -> int:
         """Bytes of the file."""
         return len(self.data) if self.size is None else self.size
+
+    @property
+    def likely_size(self) -> int:
+        """Bytes of the file where they are known; else what its header promises, where that is sound."""
+        if self.size is None and self.readable and not self.faulty:
+            return max(self.end, len(self.data))
+        return self.storage_bytes
 
     def describe(self) -> str:
         """Its beginning in words."""

@@ -27,10 +27,7 @@ class MemoryFile(os.PathLike[str]):
         weakref.finalize(self, os.close, descriptor)
         with open(descriptor, "wb", closefd=False) as file:
             file.write(start.data)
-        size = start.size
-        if size is None and start.readable and not start.faulty:
-            size = max(start.end, len(start.data))
-        os.truncate(descriptor, start.storage_bytes if size is None else size)
+        os.truncate(descriptor, start.likely_size)
         self.path = f"/proc/self/fd/{descriptor}"
 
     def __fspath__(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.call import Call, argument
+from kernels.filed import Filed, NotAllKnown
 from kernels.safetensors_file.file_start import LENGTH, FileStart
 from kernels.upstream import SAFETENSORS, File, Site
 from kernels.values import Values
@@ -41,6 +42,13 @@ class SafetensorsCall(Call):
     def with_file(self, data: bytes, size: int | None = None) -> SafetensorsCall:
         """The same call on another file."""
         return self.replace(filename=FileStart(data, size))
+
+    def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The file, data that nobody gave as zeros; raises NotAllKnown where the header was not given whole."""
+        start = self.filename
+        if start.header is None and start.size != len(start.data):
+            raise NotAllKnown("of the file less than its header was given")
+        return [Filed("checkpoint.safetensors", start.likely_size, ((0, start.data),))], {"framework": "pt"}
 
     def to_call(self, function: str) -> str:
         """The library's call on the file's path."""

@@ -142,6 +142,7 @@ class OnHost(PythonError):
     """Only q's device is checked; of the other tensors Triton asks the driver, one by one."""
 
     raises = ValueError
+    at_launch = True
     message = "Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
     reason = "{argument} is on the CPU; only q's device is checked, and the kernel reads device memory"
     requires = "every tensor on q's GPU"
@@ -200,6 +201,7 @@ class NothingToReduce(PythonError):
     """The step that joins the splits divides the device by the number of (token, head) pairs."""
 
     raises = ZeroDivisionError
+    at_launch = True
     message = "integer division or modulo by zero"
     reason = (
         "q is {tokens} tokens of {heads} heads: with no work, the step that joins the splits divides by zero"
@@ -236,6 +238,7 @@ class HeadTooNarrowToJoin(PythonError):
     """With few tokens the joining step shares out chunks of 32 columns, of which 16 columns have none."""
 
     raises = ZeroDivisionError
+    at_launch = True
     message = "integer division or modulo by zero"
     reason = (
         "heads of {width} columns hold no whole chunk of 32, and with {splits_used} splits the joining step "

@@ -25,7 +25,7 @@ from catalog.template import Template
 from kernels.comfy_checkpoint.checks import OPERATIONS
 from kernels.comfy_checkpoint.op import RUNNERS
 from kernels.comfy_checkpoint.signature import ComfyCall
-from kernels.running import seeded
+from kernels.values import seeded
 from tests.kernels.comfy_checkpoint.test_refused import ACCEPTED
 
 [OPERATION] = OPERATIONS

@@ -20,7 +20,7 @@ from kernels.checking import Check, Status
 from kernels.quanto_int8_checkpoint.checks import OPERATIONS
 from kernels.quanto_int8_checkpoint.op import RUNNERS
 from kernels.quanto_int8_checkpoint.signature import VALID, QuantoCall
-from kernels.running import seeded
+from kernels.values import seeded
 from tests.kernels.quanto_int8_checkpoint.test_checks import ACCEPTED, HAZARDS, REFUSED
 
 [OPERATION] = OPERATIONS

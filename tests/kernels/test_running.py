@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kernels.dtypes import DType
 from kernels.live import spec_of, torch_dtype
-from kernels.running import POISON, Tolerance, build_tensor, compare, seeded
+from kernels.running import POISON, Tolerance, build_tensor, compare
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Zeros, seeded
 
 FP8 = torch.float8_e4m3fn
 

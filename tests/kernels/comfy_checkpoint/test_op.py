@@ -14,8 +14,9 @@ from kernels.comfy_checkpoint.checks import OPERATIONS
 from kernels.comfy_checkpoint.op import RUNNERS, comfy_checkpoint
 from kernels.comfy_checkpoint.signature import VALID, ComfyCall
 from kernels.dtypes import DType
-from kernels.running import compare, seeded
+from kernels.running import compare
 from kernels.spec import TensorSpec
+from kernels.values import seeded
 from tests.kernels.comfy_checkpoint.files import (
     ASYMMETRIC,
     FOUR,

@@ -1,0 +1,134 @@
+"""A call's arguments built from their JSON form: tensors, types, files to open, functions that rename.
+
+An argument is an object with one member, which says its kind: `tensor`, `dtype`, `file`, `renaming`, `list`
+or `value`. Tensors get the described layout and alignment; drawn values come from a seeded generator on the
+CPU, as in Faultbook's own worker, so that both see equal numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ALIGNMENT = 512
+"""Bytes that a described tensor's storage is aligned to, as CUDA's caching allocator gives it."""
+
+POISON = 0xA5
+"""Byte that fills memory to which nothing was assigned."""
+
+INT64 = torch.iinfo(torch.int64)
+
+
+class Unbuildable(Exception):
+    """An argument that cannot be built here; the message says why."""
+
+
+def build(form: dict[str, Any], tensor: Callable[[dict[str, Any]], Any]) -> Any:
+    """One argument; `tensor` builds those that are tensors. Files are written below the current folder."""
+    ((kind, content),) = form.items()
+    if kind == "tensor":
+        return tensor(content)
+    if kind == "dtype":
+        return dtype_of(content)
+    if kind == "file":
+        return written(content)
+    if kind == "renaming":
+        return lambda name: content.get(name, name)
+    if kind == "list":
+        return [build(item, tensor) for item in content]
+    return content
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """torch's type of this name."""
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise Unbuildable(f"this torch has no tensors of {name}")
+    return found
+
+
+def written(content: dict[str, Any]) -> str:
+    """Write a file below the current folder: its first bytes, pieces at their places, zeros elsewhere.
+
+    Returns its path, relative, as messages are to print it.
+    """
+    name = content["name"]
+    path = Path(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or not name:
+        raise Unbuildable("a file of this name is not written")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            for place, data in content["pieces"]:
+                file.seek(place)
+                file.write(base64.b64decode(data))
+            file.truncate(content["size"])
+    except (OSError, ValueError) as error:
+        raise Unbuildable(f"the file cannot be written here: {error}") from error
+    return str(name)
+
+
+def live(spec: dict[str, Any]) -> torch.Tensor:
+    """A tensor on its device, filled as described; poisoned where no values are given."""
+    dtype = dtype_of(spec["dtype"])
+    device = spec["device"]
+    raw = torch.full((spec["bytes"] + ALIGNMENT,), POISON, dtype=torch.uint8, device=device)
+    start = -raw.data_ptr() % ALIGNMENT
+    storage = raw[start : start + spec["bytes"]].view(dtype)
+    shape, strides = tuple(spec["shape"]), tuple(spec["strides"])
+    tensor = storage.as_strided(shape, strides, storage.storage_offset() + spec["offset"])
+    if spec["values"] is not None and tensor.numel():
+        fill(storage[spec["offset"] :] if spec["shared"] else tensor, spec["values"])
+    return tensor
+
+
+def fill(tensor: torch.Tensor, values: dict[str, Any]) -> None:
+    """Write the described values in row-major order."""
+    drawn = _drawn(tensor, values).to(tensor.device)
+    if tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point:
+        limit = torch.finfo(tensor.dtype).max
+        drawn = drawn.to(torch.float32).clamp(-limit, limit)
+    exponents = getattr(torch, "float8_e8m0fnu", None)
+    target = tensor.view(torch.uint8) if tensor.dtype is exponents else tensor
+    target.copy_(drawn.expand(tensor.shape).to(target.dtype))
+
+
+def _drawn(tensor: torch.Tensor, values: dict[str, Any]) -> torch.Tensor:
+    kind = values["kind"]
+    generator = torch.Generator().manual_seed(values.get("seed") or 0)
+    if kind == "zeros":
+        return torch.zeros((), dtype=torch.float64)
+    if kind == "ones":
+        return torch.ones((), dtype=torch.float64)
+    if kind == "full":
+        return torch.tensor(_representable(values["value"]))
+    if kind == "arange":
+        steps: torch.Tensor = torch.arange(tensor.numel()) * _representable(values["step"])
+        return torch.add(steps, _representable(values["start"])).reshape(tensor.shape)
+    if kind == "randint":
+        low = max(min(values["low"], INT64.max - 1), INT64.min)
+        high = max(min(values["high"], INT64.max), low + 1)
+        return torch.randint(low, high, tensor.shape, generator=generator)
+    if kind == "randn":
+        drawn: torch.Tensor = torch.randn(tensor.shape, generator=generator) * values["std"]
+        return drawn + values["mean"]
+    elements = list(values["text"].encode("utf-8", "replace")) if kind == "text" else _flat(values["data"])
+    if kind == "text":
+        elements += [0] * (tensor.numel() - len(elements))
+    flat = torch.tensor([_representable(item) for item in elements] or [0])
+    return flat.repeat(-(-tensor.numel() // flat.numel()))[: tensor.numel()].reshape(tensor.shape)
+
+
+def _flat(items: list[Any]) -> list[Any]:
+    return [each for item in items for each in (_flat(item) if isinstance(item, list) else [item])]
+
+
+def _representable(number: Any) -> Any:
+    """The number where torch holds it, else the float nearest to it, which may be infinite."""
+    if isinstance(number, int) and not INT64.min <= number <= INT64.max:
+        return float("inf") * (1 if number > 0 else -1) if abs(number) >= 2**1024 else float(number)
+    return number

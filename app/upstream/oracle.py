@@ -1,0 +1,230 @@
+"""The process in upstream's interpreter: started when it is first asked, again after it ended, one call at a
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import IO, Any, Literal
+
+from app.settings import PREFIX
+
+Ending = Literal[
+    "returned", "raised", "unlaunched", "crashed", "timed-out", "out-of-memory", "unavailable", "not-run"
+]
+
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent.parent
+
+BOOTSTRAP = """\
+import sys
+sys.path.insert(0, {folder!r})
+from guest.main import main
+sys.path.remove({folder!r})
+{before}
+main()
+"""
+"""Where upstream's names come first: this project's folder, with its own `kernels`, is on no path there."""
+
+START_LIMIT = 120.0
+"""Seconds the process may take to import torch and say who it is."""
+
+ADDRESS_SPACE = 16 << 30
+"""Bytes of address space of a process without a GPU: torch's libraries and a compiler map several GiB."""
+
+SPOKEN = 2000
+"""Bytes of what the process last wrote to its standard error that are told where it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Who answers.
+
+    device     its GPU; None where it has none, and calls are stated instead of run
+    packages   distribution → version, of the modules that may be called
+    """
+
+    python: str
+    torch: str
+    cuda: str | None
+    device: str | None
+    packages: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a call of upstream's function.
+
+    ending         `unlaunched`: its checks pass and no kernel ran, for there is no GPU; `unavailable`: the
+                   interpreter lacks what the call needs
+    detail         one sentence, where it neither returned nor raised
+    error_class    of what it raised, qualified unless Python's own
+    frames         (file, line, function) of the innermost calls, the innermost last
+    outputs        form of each returned tensor, and how many elements are zero or no number
+    """
+
+    ending: Ending
+    detail: str = ""
+    error_class: str = ""
+    message: str = ""
+    frames: tuple[tuple[str, int, str], ...] = ()
+    milliseconds: float | None = None
+    outputs: tuple[dict[str, Any], ...] = ()
+    host: Host | None = field(default=None, compare=False)
+
+
+class Unanswered(Exception):
+    """The process ended, or did not answer in time; `ending` says which."""
+
+    def __init__(self, ending: Ending, detail: str) -> None:
+        super().__init__(detail)
+        self.ending: Ending = ending
+
+
+class Oracle:
+    """Upstream's functions in `python`; threads may share it, calls wait for each other.
+
+    modules    prefixes of the modules that may be called
+    limit      seconds that a call may take, the compilation of its kernel included
+    memory     bytes that it may take on the GPU
+    launches   false: state tensors instead of running kernels, though there is a GPU
+    before     statements of the caller's own that the process runs first
+    """
+
+    def __init__(
+        self,
+        python: str,
+        modules: Sequence[str],
+        *,
+        limit: float,
+        memory: int,
+        launches: bool = True,
+        before: str = "",
+    ) -> None:
+        self._command = [python, "-c", BOOTSTRAP.format(folder=str(PACKAGE), before=before)]
+        self._setup = {
+            "modules": list(modules),
+            "launches": launches,
+            "memory": memory,
+            "address_space": ADDRESS_SPACE + memory,
+        }
+        self._launches = launches
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._host: Host | None = None
+
+    def ask(self, job: dict[str, Any]) -> Answer:
+        """What upstream says of a call; never raises for what happens there."""
+        with self._lock:
+            try:
+                if self._process is None:
+                    self._start()
+                told = self._exchange(job, self._limit)
+            except Unanswered as error:
+                self._end()
+                return Answer(error.ending, str(error), host=self._host)
+            if told.pop("lost", False):
+                self._end()
+        return Answer(
+            told["ending"],
+            told.get("detail", ""),
+            told.get("class", ""),
+            told.get("message", ""),
+            tuple((path, line, function) for path, line, function in told.get("frames", ())),
+            told.get("milliseconds"),
+            tuple(told.get("outputs", ())),
+            self._host,
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        with self._lock:
+            self._end()
+
+    def _start(self) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                cwd=tempfile.gettempdir(),
+                env=dict(_environment(self._launches)),
+            )
+        except OSError as error:
+            raise Unanswered("unavailable", f"its interpreter cannot be started: {error}") from None
+        try:
+            told = self._exchange(self._setup, START_LIMIT)
+        except Unanswered as error:
+            raise Unanswered("unavailable", f"its interpreter cannot serve: {error}") from None
+        self._host = Host(**told)
+
+    def _exchange(self, message: dict[str, Any], limit: float) -> dict[str, Any]:
+        """Send a line, receive a line; raises Unanswered."""
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            raise Unanswered("crashed", self._how_it_ended(process)) from None
+        received = bytearray()
+        deadline = monotonic() + limit
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while not received.endswith(b"\n"):
+                if not selector.select(max(0.0, deadline - monotonic())):
+                    raise Unanswered("timed-out", f"it took longer than {limit:g} s and was ended")
+                part = os.read(process.stdout.fileno(), 1 << 16)
+                if not part:
+                    raise Unanswered("crashed", self._how_it_ended(process))
+                received += part
+        answer: dict[str, Any] = json.loads(received)
+        return answer
+
+    def _how_it_ended(self, process: subprocess.Popen[bytes]) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        status = process.returncode
+        ended = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
+        assert self._errors is not None
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - SPOKEN))
+        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+        return f"its process ended with {ended}" + (f": {lines[-1]}" if lines else "")
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _environment(launches: bool) -> Iterator[tuple[str, str]]:
+    """Ours without our settings, which may hold keys, and without this project on Python's path."""
+    for name, value in os.environ.items():
+        if name == "PYTHONPATH":
+            folders = [folder for folder in value.split(os.pathsep) if folder]
+            yield name, os.pathsep.join(each for each in folders if Path(each).resolve() != ROOT)
+        elif not name.startswith(PREFIX) and name != "VIRTUAL_ENV":
+            yield name, value
+    if not launches:
+        yield "CUDA_VISIBLE_DEVICES", ""
