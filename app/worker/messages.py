@@ -7,7 +7,7 @@ from typing import Literal
 
 from kernels.call import Call
 
-Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out"]
+Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out", "unsupported"]
 Implementation = Literal["triton", "reference", "library"]
 
 
@@ -83,7 +83,7 @@ class Outcome:
     """What became of a job.
 
     milliseconds   of the operation alone, None when it did not return
-    detail         one sentence where it crashed, ran out of memory or time
+    detail         one sentence where it crashed, ran out of memory or time, or was refused
     """
 
     ending: Ending

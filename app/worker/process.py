@@ -8,10 +8,15 @@ import resource
 import signal
 import sys
 import time
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from app.worker import groups, safety
+from app.worker.gpu import WorkerGpu
 from app.worker.messages import Device, Environment, Job, Outcome, Output, Raised, Worker
 from kernels.call import Call
 from kernels.registry import Operation, folder_of, operations
@@ -29,17 +34,34 @@ class Unprepared(RuntimeError):
     """This process cannot run operations; the message says why."""
 
 
-def initialise(choice: str, memory: int) -> None:
-    """Prepare this process: `choice` is auto, cpu or cuda; `memory` limits a CPU worker's address space,
-    bytes.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker works.
 
-    A failure is kept and told by `hello`: raised here it would break the pool without a word.
+    choice   auto, cpu or cuda
+    number   of the worker: which of several GPUs is its own
+    memory   address space of a CPU worker, bytes
+    reserve  memory of a GPU that stays free for others, bytes
+    groups   folder in which workers say who they are; see `groups`
+    """
+
+    choice: str
+    number: int
+    memory: int
+    reserve: int
+    groups: str = ""
+
+
+def initialise(place: Place) -> None:
+    """Prepare this process. A failure is kept and told by `hello`: raised here it would break the pool
+    without a word.
     """
     # A run that overruns sits in native code: only the default action ends it at once.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with_parent()
     try:
-        _state["device"] = _prepare(choice, memory)
+        groups.lead(place.groups)
+        _state["device"] = _prepare(place)
     except Exception as error:  # noqa: BLE001 (whatever it is, `hello` reports it)
         _state["failure"] = str(error) or type(error).__name__
 
@@ -57,32 +79,66 @@ def hello() -> Worker:
     return Worker(_device(None), _environment())
 
 
-def _prepare(choice: str, memory: int) -> str:
+def _prepare(place: Place) -> str:
     """Choose the device and import every operation; on a CPU Triton's interpreter is corrected and must pass
     its self-test.
     """
+    if place.choice != "cpu":
+        safety.choose(place.number)
+        gpu = WorkerGpu(place.reserve)
+        if gpu.there():
+            _state["gpu"] = gpu
+            _import_operations()
+            if not gpu.refusal():
+                gpu.warm()
+            return "cuda"
+    if place.choice == "cuda":
+        raise Unprepared("FAULTBOOK_DEVICE is cuda and torch sees no CUDA device")
+    _prepare_cpu()
+    resource.setrlimit(resource.RLIMIT_AS, (place.memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    return "cpu"
+
+
+def preload_cpu() -> None:
+    """Prepare the fork server of CPU workers, whose processes then start prepared. A failure is told by the
+    worker, which fails in the same way.
+    """
+    with suppress(Exception):
+        _prepare_cpu()
+
+
+@cache
+def _prepare_cpu() -> None:
+    """Correct Triton's interpreter, test it, and import every operation; once, in this process or before it
+    was forked.
+    """
     import torch
 
-    cuda = choice != "cpu" and torch.cuda.is_available()
-    if choice == "cuda" and not cuda:
-        raise Unprepared("FAULTBOOK_DEVICE is cuda and torch sees no CUDA device")
-    if not cuda:
-        # Workers share the host with the service: one thread each keeps it responsive.
-        torch.set_num_threads(1)
-        from kernels import interpreter
+    from kernels import interpreter
 
-        interpreter.prepare()
-        interpreter.self_test()
-        resource.setrlimit(resource.RLIMIT_AS, (memory, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    # Workers share the host with the service: one thread each keeps it responsive. A thread of torch's would
+    # not outlive the fork either.
+    torch.set_num_threads(1)
+    interpreter.prepare()
+    interpreter.self_test()
+    _import_operations()
+
+
+def _import_operations() -> None:
     for operation in operations().values():
         import_module(f"kernels.{folder_of(operation)}.op")
-    return "cuda" if cuda else "cpu"
 
 
 def run(job: Job) -> Outcome:
     """Run one job: the guarded function on fresh tensors, then the reference on equal ones."""
     if "failure" in _state:
         raise Unprepared(_state["failure"])
+    gpu: WorkerGpu | None = _state.get("gpu")
+    refused = gpu.refusal() if gpu is not None else ""
+    if refused:
+        return Outcome(
+            "unsupported", device=_device(job.call), environment=_environment(), detail=f"not run: {refused}"
+        )
     operation = operations()[job.operation]
     runner = import_module(f"kernels.{folder_of(operation)}.op").RUNNERS[job.operation]
     common = {
@@ -91,11 +147,14 @@ def run(job: Job) -> Outcome:
         "environment": _environment(),
     }
     try:
-        outcome = _run(operation, runner, job, common)
+        with gpu.turn() if gpu is not None else nullcontext():
+            outcome = _run(operation, runner, job, common)
     except MemoryError as error:
-        return Outcome("out-of-memory", detail=str(error)[:500], **common)
-    if _state["device"] == "cuda":
-        _leave_if_context_lost()
+        outcome = Outcome("out-of-memory", detail=str(error)[:500], **common)
+    except Exception as error:  # noqa: BLE001 (as a result it needs no torch to be read)
+        outcome = _raised(error, common)
+    if gpu is not None:
+        _leave_if_context_lost(gpu)
     return outcome
 
 
@@ -161,7 +220,8 @@ def _raised(error: Exception, common: dict[str, Any]) -> Outcome:
 
 
 def _build(operation: Operation, runner: Any, job: Job) -> dict[str, Any]:
-    from kernels.running import materialise, seeded
+    from kernels.running import materialise
+    from kernels.values import seeded
 
     fill = seeded(operation.fill(job.call), job.seed)
     call = seeded_call(job.call, job.seed)
@@ -174,7 +234,7 @@ def seeded_call(call: Call, seed: int) -> Call:
     """The call with `seed` given to described values that name none."""
     from dataclasses import replace
 
-    from kernels.running import seeded
+    from kernels.values import seeded
 
     described = {name: tensor.values for name, tensor in call.tensors() if tensor.values is not None}
     return call.replace(
@@ -193,13 +253,11 @@ def _emulated(call: Call, arguments: dict[str, Any]) -> Any:
 
 
 def _device(call: Call | None) -> Device:
-    import torch
-
     stated = {tensor.device_type for _, tensor in call.tensors()} if call else set()
     emulated = bool(stated - {_state["device"]})
-    if _state["device"] == "cuda":
-        major, minor = torch.cuda.get_device_capability()
-        return Device(torch.cuda.get_device_name(), f"{major}.{minor}", emulated)
+    if "gpu" in _state:
+        name, capability = _state["gpu"].described()
+        return Device(name, capability, emulated)
     return Device("cpu", None, emulated)
 
 
@@ -207,7 +265,8 @@ def _environment() -> Environment:
     import torch
     import triton
 
-    return Environment(torch.__version__, triton.__version__, torch.version.cuda, _driver())
+    # torch's version is of a class of its own, which whoever reads the answer would import torch for.
+    return Environment(str(torch.__version__), triton.__version__, torch.version.cuda, _driver())
 
 
 def _driver() -> str | None:
@@ -226,9 +285,10 @@ def _synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def _leave_if_context_lost() -> None:
+def _leave_if_context_lost(gpu: WorkerGpu) -> None:
+    """Asked after every run, whatever its outcome: an error of a kernel may show only now, and stays."""
     try:
-        _synchronise()
+        gpu.release()
     except RuntimeError as error:
         sys.stderr.write(f"worker: {error}\n")
         sys.stderr.flush()

@@ -66,9 +66,8 @@ def pool(loop: Loop) -> Iterator[WorkerPool]:
 
 def worker_of(pool: WorkerPool) -> int:
     """Process id of the pool's only worker."""
-    assert pool._pool is not None
-    (worker,) = pool._pool._pool_manager.worker_manager.workers
-    return int(worker)
+    (worker,) = pool.processes()
+    return worker
 
 
 def run(loop: Loop, pool: WorkerPool, call: Any) -> Outcome:
@@ -117,16 +116,43 @@ def test_a_killed_worker_is_a_crash_of_its_own_job_only(loop: Loop, pool: Worker
 def test_a_worker_killed_between_jobs_is_replaced(loop: Loop, pool: WorkerPool) -> None:
     run(loop, pool, VALID)
     os.kill(worker_of(pool), signal.SIGKILL)
+    assert run(loop, pool, VALID).agrees
 
-    async def until_it_runs() -> Outcome:
-        for _ in range(100):
-            try:
-                return await pool.run(Job(NAME, VALID))
-            except PoolBusy:
-                await asyncio.sleep(0.1)
-        raise AssertionError("no worker came back")
 
-    assert loop(until_it_runs()).agrees
+def test_a_run_that_is_cancelled_ends_its_process_and_gives_its_place_back(
+    loop: Loop, pool: WorkerPool
+) -> None:
+    run(loop, pool, VALID)
+    before = worker_of(pool)
+
+    async def cancelled() -> None:
+        job = asyncio.ensure_future(pool.run(Job(NAME, LONG)))
+        await asyncio.sleep(0.5)
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+
+    loop(cancelled())
+    assert run(loop, pool, VALID).agrees
+    assert worker_of(pool) != before
+
+
+def test_jobs_that_wait_are_cancelled_without_a_run(loop: Loop, pool: WorkerPool) -> None:
+    run(loop, pool, VALID)
+    before = worker_of(pool)
+
+    async def cancelled() -> Outcome:
+        first = asyncio.ensure_future(pool.run(Job(NAME, VALID)))
+        waiting = [asyncio.ensure_future(pool.run(Job(NAME, LONG))) for _ in range(3)]
+        await asyncio.sleep(0)
+        for job in waiting:
+            job.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert pool.waiting == 0
+        return await first
+
+    assert loop(cancelled()).agrees
+    assert worker_of(pool) == before
 
 
 def test_too_much_memory_is_said_and_survived(loop: Loop, pool: WorkerPool) -> None:
