@@ -69,6 +69,11 @@ class Settings(BaseSettings):
     max_body_bytes: ByteSize = Field(
         ByteSize(16 * _MEBIBYTE), gt=0, description="Longest request body; a longer one gets 413."
     )
+    gpu_memory_reserve: ByteSize = Field(
+        ByteSize(1024 * _MEBIBYTE),
+        ge=0,
+        description="Memory of a GPU that runs leave free for others; with less free, none is started.",
+    )
     allow_faulting_runs: bool = Field(
         False, description="Also run calls whose checks say that they read or write outside their tensors."
     )

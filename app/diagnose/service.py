@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -18,8 +22,8 @@ from app.diagnose.answers import device, disagreement, fix, run_model, storage, 
 from app.diagnose.fixes import Repair
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
-from app.worker.messages import Environment, Job, Outcome
-from app.worker.pool import PoolBusy, WorkerPool
+from app.worker.messages import Environment, Job, Outcome, Worker
+from app.worker.pool import PoolBusy, Runs
 from catalog.additions import request
 from kernels.call import Call, plain
 from kernels.checking import Check, Examination, Origin, Status
@@ -40,12 +44,20 @@ T = TypeVar("T")
 
 RecordIds = Callable[[Operation, type[Check[Any]]], str | None]
 
+Report = Callable[[str, dict[str, Any]], Awaitable[None]]
+"""Told of each step of a diagnosis: its kind, and what there is to say of it."""
+
+
+async def _nobody(_kind: str, _data: dict[str, Any]) -> None:
+    """Reports that nobody reads."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """A call to diagnose, and what was assumed to make it complete.
 
     large   it was read from so much that checking it must not hold up other requests
+    worker  who would run it, as far as that is known
     """
 
     operation: Operation
@@ -55,6 +67,13 @@ class Question:
     seed: int
     assumed: tuple[str, ...]
     large: bool = False
+    worker: Worker | None = None
+
+    @property
+    def own_target(self) -> Target | None:
+        """The architecture that it would run on; None without a worker, or on a CPU."""
+        capability = self.worker.device.capability if self.worker else None
+        return None if capability is None else Target.of_capability(capability)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,58 +87,76 @@ class Tried:
 class Diagnoser:
     """Answers questions with the checks in this process and runs in the pool's."""
 
-    def __init__(
-        self, settings: Settings, pool: WorkerPool, record_id: RecordIds, dataset_version: str
-    ) -> None:
+    def __init__(self, settings: Settings, pool: Runs, record_id: RecordIds, dataset_version: str) -> None:
         self._settings = settings
         self._pool = pool
         self._record_id = record_id
         self._dataset_version = dataset_version
         self._quiet: dict[tuple[str, type[Check[Any]], Status], schemas.CheckModel] = {}
 
-    async def diagnose(self, question: Question) -> schemas.DiagnosisModel:
-        """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
-        had.
+    async def aimed(self, question: Question) -> Question:
+        """The question with who would run it and, where it names no target, with their GPU as its target.
+
+        Which GPU runs it decides what its calls are for, and whether another's may run at all.
         """
         if question.level != "checks" and run_allowed(self._settings):
-            # Which GPU runs it decides what its calls are for, and whether another's may run at all.
             await self._pool.introduced()
-        question = self._aimed(question)
+        worker = self._pool.choose(question.device, question.call.target)
+        question = replace(question, worker=worker)
+        target = question.own_target
+        if question.call.target is not None or target is None:
+            return question
+        return replace(question, call=question.call.replace(target=target))
+
+    def identity(self, question: Question) -> str:
+        """What an equal answer would come from: equal for equal calls on equal devices with equal versions;
+        empty for a question (aimed already) whose answer says nothing about the next one.
+        """
+        level, obstacle = self._level(question, [])
+        if level != "run" or obstacle or question.worker is None:
+            return ""
+        settings = self._settings
+        parts = (
+            *(question.operation.name, question.call, question.device, question.seed, question.assumed),
+            *(question.level, question.worker, self._dataset_version, VERSION, sources_digest()),
+            *(settings.allow_faulting_runs, settings.run_timeout, int(settings.max_tensor_bytes)),
+        )
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+    async def diagnose(
+        self, question: Question, report: Report = _nobody, *, obstacle: str = ""
+    ) -> schemas.DiagnosisModel:
+        """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
+        had. An `obstacle` given is why there is to be no run.
+        """
+        question = await self.aimed(question)
         operation, call = question.operation, question.call
         aside = run_in_threadpool if question.large else _directly
         examination = await aside(operation.examine, call)
         assumed = list(question.assumed)
-        level, obstacle = self._level(question, assumed)
+        level, found = self._level(question, assumed)
+        obstacle = obstacle or found
         can_run = level == "run" and not obstacle
+        await report("checks", {"failed": len(examination.failed()), "rejected": examination.rejected})
         outcome: Outcome | None = None
         if can_run:
             if examination.rejected and examination.raised is None and not self._settings.allow_faulting_runs:
                 obstacle = "not run: a check of ours fails that upstream does not make"
             else:
                 outcome = await self._run(question, call)
+                await report("run", {"ending": outcome.ending})
+                if outcome.ending == "unsupported":
+                    can_run, obstacle, outcome = False, outcome.detail, None
         repairs = (await aside(fix_search.search, operation, call, examination)).repairs
         told = await aside(advice, operation, call, examination, repairs)
         tried = [Tried(repair) for repair in repairs]
         if can_run and (outcome is None or outcome.ending != "timed-out"):
-            tried = await self._try(question, repairs)
+            tried = await self._try(question, repairs, report)
         return await aside(
             self._answer, question, level, examination, outcome, obstacle, tried, told, assumed
         )
 
-    def _aimed(self, question: Question) -> Question:
-        """The question with the GPU of this service, once known, as its call's target where it names none."""
-        target = self._own_target
-        if question.call.target is not None or target is None:
-            return question
-        return replace(question, call=question.call.replace(target=target))
-
-    @property
-    def _own_target(self) -> Target | None:
-        """The architecture that runs of this service happen on; None without a worker, or on a CPU."""
-        capability = self._pool.worker.device.capability if self._pool.worker else None
-        return None if capability is None else Target.of_capability(capability)
-
-    async def _try(self, question: Question, repairs: Sequence[Repair]) -> list[Tried]:
+    async def _try(self, question: Question, repairs: Sequence[Repair], report: Report) -> list[Tried]:
         """Run the repairs one after another, for as long altogether as one run may take, until MAX_TRIED
         hold.
 
@@ -134,6 +171,9 @@ class Diagnoser:
             fits = storage(repair.call) <= self._settings.max_tensor_bytes
             if fits and _buildable(repair.call) and monotonic() < deadline:
                 outcome = await self._run(question, repair.call)
+                await report(
+                    "fix", {"title": repair.title, "ending": outcome.ending, "agrees": outcome.agrees}
+                )
             if outcome is None or outcome.agrees or outcome.ending not in ("raised", "returned"):
                 tried.append(Tried(repair, outcome))
         return tried
@@ -145,7 +185,7 @@ class Diagnoser:
         offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
         if wanted is None:
             wanted = "run" if offered else "checks"
-            if wanted == "run" and self._is_elsewhere(target):
+            if wanted == "run" and _is_elsewhere(question):
                 assumed.append(f"level checks: no worker of this service is a {target}")
                 wanted = "checks"
             if wanted == "run" and size > self._settings.max_tensor_bytes:
@@ -159,11 +199,11 @@ class Diagnoser:
             return wanted, "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
         if not run_allowed(self._settings):
             return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
-        worker = self._pool.worker
+        worker = question.worker
         kind = "cuda" if worker and worker.device.capability else "cpu"
         if worker and question.device not in ("auto", kind):
             return wanted, f"the worker of this service runs on {kind}, not on {question.device}"
-        if self._is_elsewhere(target):
+        if _is_elsewhere(question):
             return wanted, f"no worker of this service is a {target}"
         if not _buildable(question.call):
             return wanted, "not run: torch has no tensors of an element type of this call"
@@ -175,16 +215,9 @@ class Diagnoser:
             )
         return wanted, ""
 
-    def _is_elsewhere(self, target: Target | None) -> bool:
-        """Whether a call is meant for another architecture than that of the worker, which is known by now."""
-        own = self._own_target
-        return (
-            target is not None and self._pool.worker is not None and (own is None or not own.serves(target))
-        )
-
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
-            return await self._pool.run(Job(question.operation.name, call, question.seed))
+            return await self._pool.run(Job(question.operation.name, call, question.seed), question.worker)
         except PoolBusy as error:
             raise Unavailable(f"No run now: {error}.") from None
 
@@ -200,7 +233,7 @@ class Diagnoser:
         assumed: list[str],
     ) -> schemas.DiagnosisModel:
         operation = question.operation
-        worker = self._pool.worker
+        worker = question.worker
         environment = worker.environment if worker else Environment()
         if outcome and outcome.device and outcome.device.emulated:
             assumed.append(f"the run emulates the caller's device on {outcome.device.name}")
@@ -293,7 +326,6 @@ class Diagnoser:
 
     def describe(self, operation: Operation, call_schema: dict[str, Any]) -> schemas.OperationModel:
         """An operation for whoever wants to diagnose a call of it."""
-        worker = self._pool.worker
         return schemas.OperationModel(
             name=operation.name,
             title=operation.title,
@@ -304,7 +336,7 @@ class Diagnoser:
                 self._described(operation, order, check)
                 for order, check in enumerate(operation.checks, start=1)
             ],
-            devices=[device(worker.device)] if worker else [],
+            devices=[device(worker.device) for worker in self._pool.workers],
         )
 
     def _described(
@@ -361,6 +393,24 @@ def complete(
 def _buildable(call: Call) -> bool:
     """Whether torch has tensors of every element type of the call."""
     return all(tensor.dtype.in_torch for _, tensor in call.tensors())
+
+
+def _is_elsewhere(question: Question) -> bool:
+    """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
+    target, own = question.call.target, question.own_target
+    return target is not None and question.worker is not None and (own is None or not own.serves(target))
+
+
+@cache
+def sources_digest() -> str:
+    """What the code is, whatever its version says: in a checkout it changes and the version does not."""
+    digest = hashlib.sha256()
+    for name in ("app", "catalog", "kernels"):
+        spec = find_spec(name)
+        folder = Path(spec.origin).parent if spec and spec.origin else None
+        for path in sorted(folder.rglob("*.py")) if folder else ():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 async def _directly(function: Callable[..., T], *arguments: Any) -> T:

@@ -7,13 +7,16 @@ import logging
 import multiprocessing
 import sys
 from collections import deque
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from app.settings import Settings
 from app.worker import process
 from app.worker.messages import Job, Outcome, Worker
 from app.worker.slot import Slot
+from kernels.target import Target
 
 log = logging.getLogger("faultbook.worker")
 
@@ -37,6 +40,27 @@ STARTED_FROM = ("app.cli", "app.main")
 
 class PoolBusy(Exception):
     """Every worker has as many jobs waiting as it may."""
+
+
+class Runs(Protocol):
+    """Where calls are run: in this service's own processes, or on hosts that have joined it."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether level `run` is offered; a worker that is still starting, or failed to, exists."""
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """One of each kind of worker that is known."""
+
+    async def introduced(self) -> None:
+        """Wait until it is known who the workers are, as far as it can be."""
+
+    def choose(self, device: str, target: Target | None) -> Worker | None:
+        """Who would run a call for `target` on `device` (auto, cpu or cuda); None while nobody is known."""
+
+    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
+        """Run one job on such a worker; raises PoolBusy where that cannot be now."""
 
 
 class WorkerPool:
@@ -64,6 +88,15 @@ class WorkerPool:
     def exists(self) -> bool:
         """Whether level `run` is offered; a worker that is still starting, or failed to, exists."""
         return self._settings.workers > 0 and self.installed()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """They are all alike."""
+        return [] if self.worker is None else [self.worker]
+
+    def choose(self, device: str, target: Target | None) -> Worker | None:
+        """They are all alike: whether they suit the call is for whoever asks."""
+        return self.worker
 
     @property
     def waiting(self) -> int:
@@ -123,7 +156,7 @@ class WorkerPool:
             await self._starting
         await asyncio.gather(*(asyncio.to_thread(slot.close) for slot in self._slots))
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
         """Run one job; raises PoolBusy instead of queueing without end.
 
         Cancelled, it ends the job's process.
