@@ -83,6 +83,7 @@ class Outcome:
     """What became of a job.
 
     milliseconds   of the operation alone, None when it did not return
+    seconds        for which it had a worker to itself, what is counted against a quota
     detail         one sentence where it crashed, ran out of memory or time, or was refused
     """
 
@@ -94,6 +95,7 @@ class Outcome:
     raised: Raised | None = None
     detail: str = ""
     environment: Environment = field(default_factory=Environment)
+    seconds: float = 0.0
 
     @property
     def agrees(self) -> bool:

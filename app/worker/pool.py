@@ -8,14 +8,17 @@ import multiprocessing
 import sys
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import Protocol
 
 from app.settings import Settings
 from app.worker import process
 from app.worker.messages import Job, Outcome, Worker
 from app.worker.slot import Slot
+from app.worker.xid import Watch
 from kernels.target import Target
 
 log = logging.getLogger("faultbook.worker")
@@ -36,6 +39,10 @@ GPU_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/
 
 STARTED_FROM = ("app.cli", "app.main")
 """What the service's main module imports: multiprocessing runs that module again in each new process."""
+
+
+XID_DELAY = 0.3
+"""Seconds after a crash until the driver's word of it has arrived."""
 
 
 class PoolBusy(Exception):
@@ -68,6 +75,7 @@ class WorkerPool:
 
     worker    who the workers are, once one has started
     failure   why none has, where that is so
+    seconds   for which jobs have had a worker, all together
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -78,6 +86,8 @@ class WorkerPool:
         self._waiting: deque[asyncio.Future[Slot]] = deque()
         self.worker: Worker | None = None
         self.failure = ""
+        self.seconds = 0.0
+        self._watch: Watch | None = None
 
     @staticmethod
     def installed() -> bool:
@@ -130,6 +140,8 @@ class WorkerPool:
                 *(name for name in STARTED_FROM if name in sys.modules),
             ]
         )
+        if device != "cpu":
+            self._watch = await asyncio.to_thread(Watch)
         memory = BASE_MEMORY + COPIES * int(self._settings.max_tensor_bytes)
         reserve = int(self._settings.gpu_memory_reserve)
         for number in range(self._settings.workers):
@@ -155,6 +167,8 @@ class WorkerPool:
         if self._starting is not None:
             await self._starting
         await asyncio.gather(*(asyncio.to_thread(slot.close) for slot in self._slots))
+        if self._watch is not None:
+            await asyncio.to_thread(self._watch.close)
 
     async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
         """Run one job; raises PoolBusy instead of queueing without end.
@@ -167,10 +181,27 @@ class WorkerPool:
         if self.worker is None:
             raise PoolBusy(f"the worker did not start: {self.failure}")
         slot = await self._acquire()
+        began = monotonic()
         try:
-            return await slot.run(job)
+            outcome = await slot.run(job)
         finally:
+            self.seconds += monotonic() - began
             self._release(slot)
+        outcome = replace(outcome, seconds=monotonic() - began)
+        if outcome.ending in ("crashed", "timed-out"):
+            outcome = await self._explained(outcome, began)
+        return outcome
+
+    async def _explained(self, outcome: Outcome, began: float) -> Outcome:
+        """The outcome with what the driver has reported since the run began, on which GPU and of whom."""
+        if self._watch is None or not self._watch.sources:
+            return outcome
+        await asyncio.sleep(XID_DELAY)
+        reported = self._watch.since(began)
+        if not reported:
+            return outcome
+        told = ", ".join(map(str, reported))
+        return replace(outcome, detail=f"{outcome.detail}; the driver reported {told}")
 
     async def _acquire(self) -> Slot:
         """The next free worker, in the order in which jobs came."""
