@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -20,6 +16,7 @@ from app.diagnose import schemas
 from app.diagnose.advice import advice
 from app.diagnose.answers import device, disagreement, fix, run_model, storage, verdict
 from app.diagnose.fixes import Repair
+from app.diagnose.identity import identity
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.worker.messages import Environment, Job, Outcome, Worker
@@ -116,12 +113,9 @@ class Diagnoser:
         if level != "run" or obstacle or question.worker is None:
             return ""
         settings = self._settings
-        parts = (
-            *(question.operation.name, question.call, question.device, question.seed, question.assumed),
-            *(question.level, question.worker, self._dataset_version, VERSION, sources_digest()),
-            *(settings.allow_faulting_runs, settings.run_timeout, int(settings.max_tensor_bytes)),
-        )
-        return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
+        asked = (question.operation.name, question.call, question.device, question.seed, question.assumed)
+        limits = (settings.allow_faulting_runs, settings.run_timeout, int(settings.max_tensor_bytes))
+        return identity(asked, question.level, question.worker, self._dataset_version, VERSION, limits)
 
     async def diagnose(
         self, question: Question, report: Report = _nobody, *, obstacle: str = ""
@@ -399,18 +393,6 @@ def _is_elsewhere(question: Question) -> bool:
     """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
     target, own = question.call.target, question.own_target
     return target is not None and question.worker is not None and (own is None or not own.serves(target))
-
-
-@cache
-def sources_digest() -> str:
-    """What the code is, whatever its version says: in a checkout it changes and the version does not."""
-    digest = hashlib.sha256()
-    for name in ("app", "catalog", "kernels"):
-        spec = find_spec(name)
-        folder = Path(spec.origin).parent if spec and spec.origin else None
-        for path in sorted(folder.rglob("*.py")) if folder else ():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 async def _directly(function: Callable[..., T], *arguments: Any) -> T:

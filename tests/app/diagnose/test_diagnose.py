@@ -344,7 +344,10 @@ class _Gpu:
     async def introduced(self) -> None:
         pass
 
-    async def run(self, job: Job) -> Outcome:
+    def choose(self, *_: object) -> Worker:
+        return self.worker
+
+    async def run(self, job: Job, worker: Worker) -> Outcome:
         assert job.call != refused(), "a refused call is not run"
         return Outcome("returned", self.worker.device, "reference")
 
