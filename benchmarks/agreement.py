@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -42,7 +42,9 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """One process's share: `count` answered calls of an operation, drawn with `seed`."""
+    """One process's share: `count` answered calls of an operation, drawn with `seed`; fewer where `seconds`
+    are over.
+    """
 
     operation: str
     count: int
@@ -50,6 +52,7 @@ class Plan:
     python: str
     launchers: str
     launch: bool
+    seconds: float
 
 
 @dataclass
@@ -104,7 +107,7 @@ def measure(plan: Plan) -> Tally:
                 tally.unanswered[str(error)] += 1
                 continue
             _count(tally, operation, call, examination, oracle.ask(question), runs)
-            if tally.calls == plan.count:
+            if tally.calls == plan.count or perf_counter() - started > plan.seconds:
                 break
     finally:
         for each in (stated, launched):
@@ -115,18 +118,23 @@ def measure(plan: Plan) -> Tally:
 
 
 def _oracles(plan: Plan) -> tuple[Oracle, Oracle | None]:
-    before = ""
-    if plan.launchers:
-        source = str(Path(__file__).with_name("launchers.py"))
-        before = (
-            f"space = {{'__name__': 'launchers'}}; exec(open({source!r}).read(), space); "
-            f"space['prepare']({plan.launchers!r})"
-        )
+    before = opened(plan.launchers)
 
     def made(*, launches: bool) -> Oracle:
         return Oracle(plan.python, MODULES, limit=LIMIT, memory=MEMORY, launches=launches, before=before)
 
     return made(launches=False), made(launches=True) if plan.launch else None
+
+
+def opened(launchers: str) -> str:
+    """What upstream's process runs first, so that it finds compiled launchers in a folder, where there is one."""
+    if not launchers:
+        return ""
+    source = str(Path(__file__).with_name("launchers.py"))
+    return (
+        f"space = {{'__name__': 'launchers'}}; exec(open({source!r}).read(), space); "
+        f"space['prepare']({launchers!r})"
+    )
 
 
 def _runs(examination: Examination) -> bool:
@@ -167,9 +175,7 @@ def shares(plan: Plan, jobs: int) -> Iterator[Plan]:
     for index in range(jobs):
         count = plan.count // jobs + (index < plan.count % jobs)
         if count:
-            yield Plan(
-                plan.operation, count, plan.seed * 1000 + index, plan.python, plan.launchers, plan.launch
-            )
+            yield replace(plan, count=count, seed=plan.seed * 1000 + index)
 
 
 def table(tallies: dict[str, Tally]) -> Iterator[str]:
@@ -193,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--launchers", default="")
     parser.add_argument("--launch", action="store_true")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="an operation at most")
     parser.add_argument("--report", type=Path)
     parser.add_argument("operations", nargs="*")
     args = parser.parse_args(arguments)
@@ -200,11 +207,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tallies: dict[str, Tally] = {}
     with ProcessPoolExecutor(args.jobs, mp_context=get_context("spawn")) as pool:
         for name in names:
-            plan = Plan(name, args.count, args.seed, args.python, args.launchers, args.launch)
+            plan = Plan(name, args.count, args.seed, args.python, args.launchers, args.launch, args.seconds)
             tallies[name] = Tally()
             for tally in pool.map(measure, shares(plan, args.jobs)):
                 tallies[name].add(tally)
-            print(name, tallies[name].disagreed.most_common(12), file=sys.stderr, flush=True)
+            told = (f"{count} x {kind}" for kind, count in tallies[name].disagreed.most_common(12))
+            print("\n".join([name, *told]), file=sys.stderr, flush=True)
     print("\n".join(table(tallies)))
     for name, seen in tallies.items():
         for why, count in seen.unanswered.most_common(6):

@@ -74,15 +74,18 @@ def _register_for_gpus() -> None:
     import torch
     from sglang.srt.utils import common  # type: ignore[import-not-found]
 
-    if not hasattr(common, "_library"):
+    library = getattr(common, "_library", None)
+    if library is None:
         return
-    register: Any = torch.library.Library.impl
 
-    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **options: Any) -> Any:
-        key = "CUDA" if dispatch_key == "CompositeExplicitAutograd" else dispatch_key
-        return register(self, op_name, fn, dispatch_key=key, **options)
+    def register(op_name: str, op_func: Any, mutates_args: Any = (), fake_impl: Any = None, **_: Any) -> None:
+        schema = torch.library.infer_schema(op_func, mutates_args=list(mutates_args or ()))
+        library.define(op_name + schema)
+        library.impl(op_name, op_func, dispatch_key="CUDA")
+        if fake_impl is not None:
+            library._register_fake(op_name, fake_impl)
 
-    torch.library.Library.impl = impl  # type: ignore[method-assign]
+    common.direct_register_custom_op = register
 
 
 def symbol_of(kernel: str) -> str:

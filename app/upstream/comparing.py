@@ -86,8 +86,8 @@ def _reads_as(predicted: Check[Any], answer: Answer) -> bool:
     """Whether the texts are equal, but for the folder and the release that a launcher was built from."""
     ours, theirs = predicted.text, _placed(answer.message, predicted)
     if ELLIPSIS not in ours:
-        # Torch elaborates on some of its messages with what its build and version know.
-        elaborated = predicted.pythons_own and bool(ours) and theirs.startswith(ours + "\n")
+        # Torch's first sentence is followed by what this build and version know of the operator.
+        elaborated = predicted.pythons_own and ours.endswith(".") and theirs.startswith(ours)
         return ours == theirs or elaborated
     parts = [part for part in ours.split(ELLIPSIS) if part]
     place = 0

@@ -187,8 +187,9 @@ class InitialMasksDimensions(TooFewDimensions):
 
 @dataclass(frozen=True)
 class TrackDimensions(TooFewDimensions):
-    """Track slots may lie apart, so their stride is asked for."""
+    """Track slots may lie apart, so their stride is asked for; in extend behind the first kernel."""
 
+    at_launch = True
     looks_at = ("track_indices.shape", "track_dst.shape")
     requires = "track_indices or track_dst of 1 dimension"
     asks = (("track_indices", 0, "[T]"), ("track_dst", 0, "[B]"))

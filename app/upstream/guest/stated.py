@@ -66,9 +66,12 @@ class Stated(torch.Tensor):
     ) -> Any:
         return dispatch(func, args, kwargs or {})
 
+    # Indexing and copying set a guard of the device, which a build without CUDA has not.
     def __getitem__(self, index: Any) -> Stated:
-        """Indexed without a guard of its device, which a build without CUDA has not."""
         return Stated(self.held[index], self.device)
+
+    def copy_(self, src: torch.Tensor, non_blocking: bool = False) -> Stated:
+        return self
 
     def data_ptr(self) -> int:
         """Its made-up address; 0 for one without elements, as torch has it."""
@@ -137,6 +140,15 @@ def allow_devices() -> None:
     """Let tensors name GPUs of a host that has none: torch starts no driver for them."""
     torch.cuda._lazy_init = lambda: None
     torch._C._ensureCUDADeviceGuardSet()
+    make = torch.tensor
+
+    def tensor(data: Any, *, device: Any = None, **options: Any) -> torch.Tensor:
+        made = make(data, **options)
+        if device is None:
+            return made
+        return Stated(torch.empty_like(made, device="meta"), torch.device(device))
+
+    torch.tensor = tensor  # type: ignore[assignment]
 
 
 def state_gpu(capability: Sequence[int]) -> None:

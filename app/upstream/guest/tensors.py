@@ -115,7 +115,7 @@ def _drawn(tensor: torch.Tensor, values: dict[str, Any]) -> torch.Tensor:
         return torch.randint(low, high, tensor.shape, generator=generator)
     if kind == "randn":
         drawn: torch.Tensor = torch.randn(tensor.shape, generator=generator) * values["std"]
-        return drawn + values["mean"]
+        return torch.add(drawn, values["mean"])
     elements = list(values["text"].encode("utf-8", "replace")) if kind == "text" else _flat(values["data"])
     if kind == "text":
         elements += [0] * (tensor.numel() - len(elements))
