@@ -22,9 +22,11 @@ from app.access.quotas import Quotas, open_ledger
 from app.access.rates import Limiter
 from app.http import openapi, problems
 from app.http.bodies import BodyLimit
+from app.http.express import Express
 from app.http.headers import HeadAsGet, OpenReads, SecurityHeaders
+from app.http.logs import configure_logging
 from app.http.metrics import Metrics
-from app.http.observe import Observe, configure_logging
+from app.http.observe import Observe
 from app.http.text import SafeJSONResponse
 from app.http.urls import Prefix
 from app.pages import about
@@ -52,6 +54,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     problems.install(app)
     openapi.install(app)
     # The last one added is the outermost.
+    app.add_middleware(Express)
     if chosen.root_path:
         app.add_middleware(Prefix, root_path=chosen.root_path)
     app.add_middleware(BodyLimit, limit=chosen.max_body_bytes)
@@ -86,6 +89,6 @@ def capabilities() -> Iterator[APIRouter]:
 
 
 @asynccontextmanager
-async def _lifespan(_: FastAPI) -> AsyncIterator[None]:
-    configure_logging()
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    configure_logging(app.state.settings.log_format)
     yield

@@ -18,7 +18,19 @@ PAGE_POLICY = "; ".join(
     )
 )
 DATA_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_DATA, _PAGE = (
+    (
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"same-origin"),
+    )
+    for policy in (DATA_POLICY, PAGE_POLICY)
+)
 EXPOSED = "ETag, Link, X-Request-Id"
+_OPEN = (
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-expose-headers", EXPOSED.encode()),
+)
 _READS = ("GET", "HEAD")
 
 
@@ -35,11 +47,12 @@ class SecurityHeaders:
 
         async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                page = headers.get("content-type", "").startswith("text/html")
-                headers.setdefault("content-security-policy", PAGE_POLICY if page else DATA_POLICY)
-                headers.setdefault("x-content-type-options", "nosniff")
-                headers.setdefault("referrer-policy", "same-origin")
+                # Raw bytes: every answer passes here.
+                headers = list(message.get("headers", ()))
+                given = dict(headers)
+                page = given.get(b"content-type", b"").startswith(b"text/html")
+                headers += [item for item in (_PAGE if page else _DATA) if item[0] not in given]
+                message["headers"] = headers
             await send(message)
 
         await self.app(scope, receive, secured)
@@ -55,18 +68,18 @@ class OpenReads:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        asked = Headers(scope=scope).get("access-control-request-method", "")
-        preflight = scope["method"] == "OPTIONS" and asked in _READS
+        preflight = scope["method"] == "OPTIONS" and (
+            Headers(scope=scope).get("access-control-request-method", "") in _READS
+        )
         if scope["method"] not in _READS and not preflight:
             await self.app(scope, receive, send)
             return
 
         async def opened(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["access-control-allow-origin"] = "*"
-                headers["access-control-expose-headers"] = EXPOSED
+                message["headers"] = [*message.get("headers", ()), *_OPEN]
                 if preflight:
+                    headers = MutableHeaders(scope=message)
                     headers["access-control-allow-methods"] = ", ".join(_READS)
                     headers["access-control-allow-headers"] = "Accept, If-None-Match, X-Request-Id"
                     headers["access-control-max-age"] = "600"

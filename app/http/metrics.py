@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Iterable
+from functools import cache
+from typing import Protocol, cast
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 from starlette.requests import HTTPConnection
 
 # From a cached record (well under a millisecond) to a run near its time limit.
@@ -12,7 +16,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class Metrics:
-    """`lookups` and `diagnoses` are counted by the routes that do them."""
+    """What is counted; look-ups and diagnoses by the routes that do them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -43,9 +47,75 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.lookup_latency = Histogram(
+            "faultbook_lookup_seconds",
+            "Time that a look-up took, by door and by how its best match was found.",
+            ["door", "tier"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.diagnosis_latency = Histogram(
+            "faultbook_diagnosis_seconds",
+            "Time that a diagnosis took, by operation and level.",
+            ["operation", "level"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._requests = cache(self.requests.labels)
+        self._latency = cache(self.latency.labels)
+
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        self.requests.labels(method, route, str(status)).inc()
-        self.latency.labels(method, route).observe(seconds)
+        """Count one request; all labels are of closed sets."""
+        self._requests(method, route, str(status)).inc()
+        self._latency(method, route).observe(seconds)
+
+    def looked_up(self, door: str, tier: str | None, seconds: float) -> None:
+        """Count one look-up. `tier` is how its best match was found (exact-code, pattern, site, fuzzy), None
+        where nothing matched.
+        """
+        self.lookups.labels(door, "match" if tier else "none").inc()
+        self.lookup_latency.labels(door, tier or "none").observe(seconds)
+
+    def diagnosed(self, operation: str, level: str, verdict: str, seconds: float) -> None:
+        """Count one diagnosis."""
+        self.diagnoses.labels(operation, level, verdict).inc()
+        self.diagnosis_latency.labels(operation, level).observe(seconds)
+
+    def watch_workers(self, pool: Workers) -> None:
+        """Show what the workers say of themselves whenever somebody asks."""
+        self.registry.register(_WorkerCollector(pool))
+
+
+class Workers(Protocol):
+    """What is counted of the workers."""
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for one."""
+
+    @property
+    def replaced(self) -> int:
+        """Processes that were replaced."""
+
+    @property
+    def seconds(self) -> float:
+        """For which jobs had one."""
+
+
+class _WorkerCollector(Collector):
+    def __init__(self, pool: Workers) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "faultbook_queue_depth", "Runs that wait for a worker.", value=self._pool.waiting
+        )
+        yield CounterMetricFamily(
+            "faultbook_worker_restarts", "Workers replaced after a run.", value=self._pool.replaced
+        )
+        yield CounterMetricFamily(
+            "faultbook_gpu_seconds", "Time for which runs had a worker's device.", value=self._pool.seconds
+        )
 
 
 def metrics_of(connection: HTTPConnection) -> Metrics:

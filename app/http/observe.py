@@ -59,10 +59,37 @@ class Observe:
         finally:
             seconds = time.perf_counter() - began
             label = method if method in _METHODS else "other"
-            self.metrics.observe(label, template(scope), status, seconds)
-            path = quote(scope["path"], errors="replace")[:200]
-            log.info("%s %s %d %.1f ms", label, path, status, seconds * 1000)
+            route = template(scope)
+            self.metrics.observe(label, route, status, seconds)
+            if log.isEnabledFor(logging.INFO):
+                _note(scope, label, route, status, seconds * 1000)
             request_id.reset(token)
+
+
+def _note(scope: Scope, method: str, route: str, status: int, milliseconds: float) -> None:
+    """The request's line in the log. Made without asking the stack where it is made: that is always here."""
+    path = quote(scope["path"], errors="replace")[:200]
+    caller = scope["state"].get("caller")
+    fields = {
+        "method": method,
+        "path": path,
+        "route": route,
+        "status": status,
+        "milliseconds": round(milliseconds, 3),
+        **({"key": caller.name} if caller is not None and caller.name else {}),
+    }
+    log.handle(
+        log.makeRecord(
+            ACCESS,
+            logging.INFO,
+            __file__,
+            0,
+            "%s %s %d %.1f ms",
+            (method, path, status, milliseconds),
+            None,
+            extra={"fields": fields},
+        )
+    )
 
 
 def identify(scope: Scope) -> str:
@@ -74,28 +101,3 @@ def identify(scope: Scope) -> str:
 def template(scope: Scope) -> str:
     """The route's path with its parameters unfilled: a label of metrics, since paths are unbounded."""
     return getattr(scope.get("route"), "path_format", "unmatched")
-
-
-class RequestIdFilter(logging.Filter):
-    """Gives every record the id of the request that it was logged for, `-` outside of one."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.request_id = request_id.get()
-        return True
-
-
-def configure_logging() -> None:
-    """Our loggers to standard error with request ids, unless the host has configured logging itself.
-
-    uvicorn's access log is silenced, since it prints query strings and the line above replaces it.
-    """
-    logging.getLogger("uvicorn.access").setLevel(logging.CRITICAL)
-    ours = logging.getLogger("faultbook")
-    if ours.handlers or logging.getLogger().handlers:
-        return
-    handler = logging.StreamHandler()
-    handler.addFilter(RequestIdFilter())
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"))
-    ours.addHandler(handler)
-    ours.setLevel(logging.INFO)
-    ours.propagate = False

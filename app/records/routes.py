@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from app.errors import BadRequest, Fault, InvalidRequest, NotFound, described
 from app.http.caching import Representation, json_response
+from app.http.express import express
 from app.http.negotiation import preferred
 from app.http.text import json_bytes
 from app.http.urls import absolute
@@ -97,6 +98,7 @@ async def one_error_markdown(request: Request, record_id: Identifier) -> Respons
     summary="One record",
     responses={**schemas.answer(schemas.ONE), **described(NotFound, InvalidRequest)},
 )
+@express
 async def one_error(request: Request, record_id: Identifier, view: View = None) -> Response:
     if preferred(request, "application/json", "text/markdown") == "text/markdown":
         return _stored(record_id, "markdown").respond(request, vary="Accept")

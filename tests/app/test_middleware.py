@@ -12,7 +12,8 @@ from fastapi.responses import HTMLResponse, StreamingResponse
 from starlette.testclient import TestClient
 
 from app.http.headers import DATA_POLICY, PAGE_POLICY
-from app.http.observe import ACCESS, RequestIdFilter, request_id, template
+from app.http.logs import RequestIdFilter
+from app.http.observe import ACCESS, request_id, template
 from app.main import create_app
 from app.settings import Settings
 
