@@ -96,7 +96,7 @@ WORKDIR /var/lib/faultbook
 VOLUME /var/lib/faultbook
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-COPY --chmod=755 deploy/image/start deploy/image/healthy /usr/local/bin/
+COPY --chmod=755 deploy/image/backup deploy/image/healthy deploy/image/start /usr/local/bin/
 HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 CMD ["healthy"]
 ENTRYPOINT ["start"]
 CMD ["serve"]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -182,6 +183,59 @@ def test_what_does_not_answer_is_not_healthy() -> None:
     assert done.returncode == 1
     assert "127.0.0.1:1/healthz" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- backups
+
+
+BACKUP = DEPLOY / "image/backup"
+
+
+def with_results(host: Host) -> sqlite3.Connection:
+    """A data folder in use: its database is open, and its last row is only in the write-ahead log."""
+    base = sqlite3.connect(host.data / "jobs.sqlite")
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("CREATE TABLE jobs (id TEXT)")
+    base.execute("INSERT INTO jobs VALUES ('written')")
+    base.commit()
+    (host.data / "snapshots/manifest.json").write_text("{}")
+    (host.data / "snapshots/a-1.sqlite").write_bytes(b"a snapshot")
+    (host.data / "snapshots/.lock").touch()
+    (host.data / "triton").mkdir()
+    (host.data / "triton/kernel.so").write_bytes(b"compiled")
+    return base
+
+
+@pytest.mark.parametrize("to_stdout", [False, True])
+def test_a_backup_is_of_a_running_service(host: Host, to_stdout: bool) -> None:
+    base = with_results(host)
+    file = host.folder / "backup.tar"
+    if to_stdout:
+        with file.open("wb") as out:
+            subprocess.run([BACKUP, "-"], env=host.environment, stdout=out, check=True, timeout=30)
+    else:
+        assert host.run(BACKUP, file).returncode == 0
+    base.close()
+    restored = host.folder / "restored"
+    restored.mkdir()
+    subprocess.run(["tar", "-xf", file, "-C", restored], check=True, timeout=30)
+    names = sorted(str(path.relative_to(restored)) for path in restored.rglob("*") if path.is_file())
+    assert names == ["jobs.sqlite", "snapshots/a-1.sqlite", "snapshots/manifest.json"]
+    copy = sqlite3.connect(restored / "jobs.sqlite")
+    assert copy.execute("SELECT id FROM jobs").fetchall() == [("written",)]
+    copy.close()
+    assert not list(host.data.glob(".backup*"))
+
+
+def test_a_backup_that_fails_leaves_the_last_one(host: Host) -> None:
+    file = host.folder / "backup.tar"
+    file.write_text("the last one")
+    (host.data / "jobs.sqlite").write_bytes(b"no database" * 100)
+    done = host.run(BACKUP, file)
+    assert done.returncode == 1
+    assert done.stderr.startswith("no backup was made")
+    assert file.read_text() == "the last one"
+    assert host.run(BACKUP, file, FAULTBOOK_DATA="/nowhere").returncode != 0
 
 
 # --- Slurm
