@@ -109,6 +109,12 @@ class Settings(BaseSettings):
         "auto", description="Form of the log; `auto` writes text to a terminal and JSON lines elsewhere."
     )
 
+    retention: float = Field(
+        7 * 86400.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds for which a diagnosis that ran stays readable by its id, and answers equal ones.",
+    )
     overlay: str = Field("", description="Folder of team notes: Markdown files about records; empty: none.")
 
     # Read by catalog.commit, which works without these settings too; here it is named, explained and checked.

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
+from app.access.caller import caller_of
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
 from app.diagnose.files import diagnose_files, file_of, files_of, files_schema
@@ -27,9 +28,14 @@ from app.errors import (
 )
 from app.http.bodies import media_type, read_bytes, request_body
 from app.http.caching import json_response
-from app.http.metrics import metrics_of
+from app.http.metrics import Metrics, metrics_of
 from app.http.text import json_bytes
 from app.http.urls import absolute
+from app.jobs.asking import Asked, CallAsked, RecordAsked
+from app.jobs.opening import open_store
+from app.jobs.preferences import preference
+from app.jobs.routes import JobModel, accept, diagnosis_response, jobs_of
+from app.jobs.service import Jobs
 from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
@@ -40,13 +46,25 @@ from kernels.safetensors_file.file_start import MAX_SIZE
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Start the workers with the service, and end them with it."""
     catalog = load_catalog()
-    pool = WorkerPool(app.state.settings)
-    app.state.diagnoser = Diagnoser(app.state.settings, pool, catalog.record_id_of, catalog.dataset_version)
+    settings = app.state.settings
+    pool = WorkerPool(settings)
+    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version)
+    app.state.diagnoser = diagnoser
+    app.state.jobs = jobs = Jobs(
+        await run_in_threadpool(open_store, settings),
+        diagnoser,
+        parallel=max(settings.workers, 1),
+        retention=settings.retention,
+        count=partial(_count, app.state.metrics),
+    )
     probes(app)["worker"] = lambda: _worker_state(pool)
+    probes(app)["jobs"] = lambda: _jobs_state(jobs)
     pool.start()
+    jobs.start()
     try:
         yield
     finally:
+        await jobs.stop()
         await pool.stop()
 
 
@@ -76,6 +94,7 @@ async def one_operation(request: Request, name: str) -> Response:
     summary="Every failing check of one call, and fixes that were tried",
     responses={
         200: {"model": schemas.DiagnosisModel},
+        202: {"model": JobModel},
         **described(NotFound, ContentTooLarge, UnsupportedMediaType, InvalidRequest, Unavailable),
     },
     openapi_extra={
@@ -86,7 +105,9 @@ async def one_operation(request: Request, name: str) -> Response:
     },
 )
 async def diagnose(request: Request) -> Response:
-    return await _answered(request, await read_question(await read_bytes(request, "application/json")))
+    """With `Prefer: respond-async` the answer is 202, and the diagnosis is at its `Location`."""
+    body = await read_bytes(request, "application/json")
+    return await _answered(request, CallAsked(body), await read_question(body))
 
 
 @router.post(
@@ -127,17 +148,22 @@ async def diagnose_checkpoint(
     return _reported(request, await diagnose_files(diagnoser_of(request), starts, operation))
 
 
-async def _answered(request: Request, question: Question) -> Response:
-    return _reported(request, await diagnoser_of(request).diagnose(question))
+async def _answered(request: Request, asked: Asked, question: Question) -> Response:
+    preferred = preference(request)
+    if preferred.respond_async and asked.keepable:
+        return await accept(request, asked, preferred)
+    fresh = "no-cache" in request.headers.get("cache-control", "").lower()
+    answer = await jobs_of(request).answer(question, caller_of(request).name, fresh=fresh)
+    return diagnosis_response(answer)
 
 
 def _reported(request: Request, answer: schemas.DiagnosisModel) -> Response:
-    metrics_of(request).diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
-    return Response(
-        answer.model_dump_json(by_alias=True),
-        media_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )
+    _count(metrics_of(request), answer)
+    return diagnosis_response(answer)
+
+
+def _count(metrics: Metrics, answer: schemas.DiagnosisModel) -> None:
+    metrics.diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
 
 
 @router.post(
@@ -145,12 +171,13 @@ def _reported(request: Request, answer: schemas.DiagnosisModel) -> Response:
     summary="A record's own failing example, diagnosed and repaired",
     responses={
         200: {"model": schemas.DiagnosisModel},
+        202: {"model": JobModel},
         **described(NotFound, Conflict, InvalidRequest, Unavailable),
     },
 )
 async def reproduce(request: Request, record_id: str, check: str | None = None) -> Response:
     question = example_question(load_catalog(), record_id, check)
-    return await _answered(request, question)
+    return await _answered(request, RecordAsked(record_id, check), question)
 
 
 def diagnoser_of(connection: HTTPConnection) -> Diagnoser:
@@ -166,3 +193,9 @@ def _worker_state(pool: WorkerPool) -> Readiness:
     if pool.worker is None:
         return Readiness(ready=False, required=False, detail="starting")
     return Readiness(ready=True, required=False, detail=pool.worker.device.name)
+
+
+def _jobs_state(jobs: Jobs) -> Readiness:
+    if jobs.store.durable:
+        return Readiness(ready=True, required=False, detail="kept across restarts")
+    return Readiness(ready=False, required=False, detail="kept in memory: the data folder cannot be written")

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
-from kernels.target import PATTERN
+from kernels.target import Target
 
 Verdict = Literal[
     "passed", "rejected", "wrong-result", "crashed", "out-of-memory", "timed-out", "unsupported"
 ]
 Level = Literal["checks", "run"]
+
+
+def _target(text: str) -> str:
+    """An architecture by any of its names."""
+    try:
+        return str(Target.parse(text))
+    except ValueError as error:
+        raise PydanticCustomError("architecture", "{detail}", {"detail": str(error)}) from None
+
+
+TargetName = Annotated[str, Field(max_length=100, examples=["sm90", "gfx942"]), AfterValidator(_target)]
 
 
 class DiagnoseRequest(BaseModel):
@@ -27,8 +39,10 @@ class DiagnoseRequest(BaseModel):
     arguments: dict[str, Any] = Field(default_factory=dict)
     level: Level | None = Field(None, description="default: run where the service has a worker")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to run")
-    target: Annotated[str, Field(pattern=f"^{PATTERN}$")] | None = Field(
-        None, description="architecture whose rules to apply; default: that of the GPU that runs it"
+    target: TargetName | None = Field(
+        None,
+        description="architecture whose rules to apply, sm90 or gfx942, or a GPU such as H100; "
+        "default: that of the GPU that runs it",
     )
     seed: Annotated[StrictInt, Field(ge=0, lt=2**63)] = Field(0, description="draws the values left open")
 
@@ -149,6 +163,12 @@ class EnvironmentModel(_Answer):
     faultbook: str
 
 
+class CachedModel(_Answer):
+    """An answer that was made before, for the same call on the same device with the same versions."""
+
+    at: str = Field(description="when it was made, ISO 8601 in UTC")
+
+
 class DiagnosisModel(_Answer):
     """Everything found about one call."""
 
@@ -170,6 +190,10 @@ class DiagnosisModel(_Answer):
     reproduction: str
     environment: EnvironmentModel
     dataset_version: str
+    cached: CachedModel | None = Field(
+        None,
+        description="an equal call's stored answer, nothing was run; `Cache-Control: no-cache` asks anew",
+    )
 
 
 class OperationCheckModel(_Answer):

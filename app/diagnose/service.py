@@ -125,7 +125,7 @@ class Diagnoser:
         """
         question = await self.aimed(question)
         operation, call = question.operation, question.call
-        aside = run_in_threadpool if question.large else _directly
+        aside = run_in_threadpool if question.large else directly
         examination = await aside(operation.examine, call)
         assumed = list(question.assumed)
         level, found = self._level(question, assumed)
@@ -395,6 +395,6 @@ def _is_elsewhere(question: Question) -> bool:
     return target is not None and question.worker is not None and (own is None or not own.serves(target))
 
 
-async def _directly(function: Callable[..., T], *arguments: Any) -> T:
+async def directly(function: Callable[..., T], *arguments: Any) -> T:
     """In place of a thread: most calls are checked in less time than it takes to hand them over."""
     return function(*arguments)

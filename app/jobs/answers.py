@@ -1,0 +1,22 @@
+"""Stored diagnoses as answers to equal questions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from app.diagnose.schemas import CachedModel, DiagnosisModel
+from app.jobs.store import Answer
+
+_LASTING = frozenset({"passed", "rejected", "wrong-result"})
+
+
+def shareable(answer: DiagnosisModel) -> bool:
+    """Whether an equal question has the same answer: a crash, or too little memory, may not come again."""
+    return answer.verdict in _LASTING and answer.detail is None
+
+
+def repeated(stored: Answer, job: str) -> DiagnosisModel:
+    """A stored answer under a new id, which says when it was made."""
+    at = datetime.fromtimestamp(stored.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    answer = DiagnosisModel.model_validate_json(stored.body)
+    return answer.model_copy(update={"id": job, "cached": CachedModel(at=at)})

@@ -1,0 +1,20 @@
+"""Which store the settings ask for."""
+
+from __future__ import annotations
+
+import logging
+
+from app.jobs.file_store import FileStore
+from app.jobs.store import Store, StoreUnavailable
+from app.settings import Settings
+
+log = logging.getLogger("faultbook.jobs")
+
+
+def open_store(settings: Settings) -> Store:
+    """The data folder's; where that cannot be written, one in memory and a warning."""
+    try:
+        return FileStore(settings.data)
+    except StoreUnavailable as error:
+        log.warning("jobs and results are kept in memory only, a restart forgets them: %s", error)
+        return FileStore(None)

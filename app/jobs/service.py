@@ -1,0 +1,348 @@
+"""Jobs: accept them, carry them out, tell of their steps, end each of them exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from time import monotonic, time
+from typing import Any, ParamSpec, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+
+from app.diagnose.schemas import DiagnosisModel
+from app.diagnose.service import Diagnoser, Question, directly
+from app.errors import InternalError, NotFound, Problem, Unavailable
+from app.jobs.answers import repeated, shareable
+from app.jobs.asking import Asked, read_asked
+from app.jobs.store import Claim, Ending, Event, Kept, Status, Store, StoreUnavailable
+
+log = logging.getLogger("faultbook.jobs")
+
+LEASE = 10.0
+"""Seconds after which a job of a service that no longer renews it is taken over."""
+
+RENEWAL = 2.0
+"""Seconds between renewals, and until a service sees that a job it works on is to be cancelled."""
+
+POLL = 0.5
+"""Seconds between looks for what other services of the same store have done."""
+
+MOST_ATTEMPTS = 2
+"""Times that a job is begun: one that was begun so often and never ended is not begun again."""
+
+MOST_OPEN = 256
+"""Jobs that may be open at once; beyond, they are refused with 503."""
+
+PATIENCE = 120.0
+"""Seconds that a job waits for a worker that is lost, or does not start."""
+
+PURGE = 600.0
+"""Seconds between looks for what nobody has to remember any more."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Count = Callable[[DiagnosisModel], None]
+
+
+class Jobs:
+    """The jobs of one service.
+
+    store      where they stand; several services may share it
+    diagnoser  carries them out
+    parallel   jobs at work at once
+    retention  seconds for which ends stay readable
+    count      told of each diagnosis made
+    """
+
+    def __init__(
+        self, store: Store, diagnoser: Diagnoser, *, parallel: int, retention: float, count: Count
+    ) -> None:
+        self.store = store
+        self._diagnoser = diagnoser
+        self._parallel = parallel
+        self._retention = retention
+        self._count = count
+        self._service = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: set[str] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        self._stopping = False
+        self.streams = 0
+
+    def start(self) -> None:
+        """Begin to carry out what is accepted, and what a former service has left."""
+        loops = [self._carry_out_all() for _ in range(self._parallel)]
+        self._loops = [asyncio.create_task(loop) for loop in (*loops, self._hold(), self._forget())]
+
+    async def stop(self) -> None:
+        """Give jobs that are not done back to the store, for the next service."""
+        self._stopping = True
+        self._tell()
+        tasks = [*self._loops, *self._work.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await run_in_threadpool(self.store.close)
+
+    # --- what routes ask
+
+    async def accept(self, asked: Asked, owner: str) -> str:
+        """A new job's id; Unavailable where too many are open."""
+        job = secrets.token_hex(16)
+        added = await self._asked(self.store.add, job, owner, asked.written(), most=MOST_OPEN, now=time())
+        if not added:
+            raise Unavailable(f"{MOST_OPEN} jobs are open already.", retry_after=5)
+        self._wake.set()
+        return job
+
+    async def get(self, job: str) -> Kept:
+        """A job; NotFound where nobody has it, or has it any more."""
+        found = await self._asked(self.store.get, job, since=time() - self._retention)
+        if found is None:
+            raise NotFound("There is no job of this id: it never was, or its retention has ended.")
+        return found
+
+    async def ended(self, job: str, limit: float) -> Kept:
+        """The job once it has ended, or as it is after `limit` seconds."""
+        deadline = monotonic() + limit
+        while True:
+            news = self._news
+            found = await self.get(job)
+            left = deadline - monotonic()
+            if found.status.is_end or left <= 0 or self._stopping:
+                return found
+            await _either(news, min(left, POLL))
+
+    async def cancel(self, job: str) -> Kept:
+        """Ask for a job's end, and wait a moment for it; one that has ended stays as it is."""
+        await self._asked(self.store.cancel, job)
+        if job in self._work:
+            if job not in self._cancelled:
+                self._cancelled.add(job)
+                self._work[job].cancel()
+        else:
+            claim = await self._asked(self._claim, job)
+            if claim is not None:
+                self._begin(claim)
+        return await self.ended(job, RENEWAL + POLL)
+
+    async def told(self, job: str, after: int) -> bool:
+        """Whether a job has events beyond number `after`."""
+        return bool(await self._asked(self.store.events, job, after))
+
+    async def events(self, job: str, after: int) -> AsyncIterator[Event | None]:
+        """A job's events beyond number `after`, as they come; None whenever POLL seconds brought none."""
+        while not self._stopping:
+            news = self._news
+            found = await self._asked(self.store.events, job, after)
+            for event in found:
+                after = event.number
+                yield event
+                if event.kind == "done":
+                    return
+            if not found:
+                yield None
+                await _either(news, POLL)
+
+    async def answer(self, question: Question, owner: str, *, fresh: bool = False) -> DiagnosisModel:
+        """A diagnosis at once: of an equal question where one is stored, unless it has to be `fresh`."""
+        answer, key = await self._diagnosis(question, fresh=fresh)
+        if answer.level == "run":
+            ending = _done(answer, key)
+            try:
+                await run_in_threadpool(self.store.keep, answer.id, owner, ending, now=time())
+            except StoreUnavailable as error:
+                log.error("an answer could not be kept: %s", error)
+        return answer
+
+    # --- how they are carried out
+
+    async def _diagnosis(
+        self, question: Question, job: str | None = None, *, fresh: bool = False
+    ) -> tuple[DiagnosisModel, str]:
+        """A diagnosis, and the key under which it may answer equal questions."""
+        question = await self._diagnoser.aimed(question)
+        aside = run_in_threadpool if question.large else directly
+        key = await aside(self._diagnoser.identity, question)
+        if key and not fresh:
+            since = time() - self._retention
+            with suppress(StoreUnavailable):
+                stored = await run_in_threadpool(self.store.find, key, since=since)
+                if stored is not None:
+                    answer = repeated(stored, job or secrets.token_hex(16))
+                    self._count(answer)
+                    return answer, ""
+
+        async def report(kind: str, data: dict[str, Any]) -> None:
+            if job is not None:
+                await run_in_threadpool(self.store.report, job, kind, data)
+                self._tell()
+
+        answer = await self._diagnoser.diagnose(question, report)
+        if job is not None:
+            answer = answer.model_copy(update={"id": job})
+        self._count(answer)
+        return answer, key if shareable(answer) else ""
+
+    async def _carry_out_all(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                claim = await run_in_threadpool(self._claim)
+            except StoreUnavailable as error:
+                log.error("no jobs can be taken: %s", error)
+                await asyncio.sleep(RENEWAL)
+                continue
+            if claim is None:
+                await _either(self._wake, POLL)
+                continue
+            self._wake.set()  # there may be more
+            await asyncio.wait([self._begin(claim)])
+
+    def _claim(self, only: str = "") -> Claim | None:
+        now = time()
+        return self.store.claim(self._service, now=now, until=now + LEASE, only=only)
+
+    def _begin(self, claim: Claim) -> asyncio.Task[None]:
+        if claim.cancelled:
+            self._cancelled.add(claim.id)
+        task = self._work[claim.id] = asyncio.create_task(self._carry_out(claim))
+        return task
+
+    async def _carry_out(self, claim: Claim) -> None:
+        """One job to its end, or back to the store when this service stops."""
+        try:
+            ending = await self._ending(claim)
+        except asyncio.CancelledError:
+            if claim.id not in self._cancelled:
+                with suppress(StoreUnavailable):
+                    await asyncio.shield(run_in_threadpool(self.store.release, self._service, claim.id))
+                raise
+            ending = await self._without_run(claim, Status.CANCELLED, "cancelled while it ran")
+        finally:
+            self._work.pop(claim.id, None)
+        self._cancelled.discard(claim.id)
+        await self._end(claim.id, ending)
+
+    async def _ending(self, claim: Claim) -> Ending:
+        if claim.cancelled:
+            return await self._without_run(claim, Status.CANCELLED, "cancelled before it ran")
+        if claim.attempts > MOST_ATTEMPTS:
+            why = f"interrupted: it was begun {MOST_ATTEMPTS} times, and the service ended each time"
+            return await self._without_run(claim, Status.INTERRUPTED, why)
+        try:
+            await run_in_threadpool(self.store.report, claim.id, "started", {"attempt": claim.attempts})
+            self._tell()
+            return await self._patiently(claim)
+        except Problem as problem:
+            return _failed(problem, claim.id)
+        except Exception:
+            log.exception("job %s ended by a mistake of ours", claim.id)
+            return _failed(InternalError("The log has the cause under this job's id."), claim.id)
+
+    async def _patiently(self, claim: Claim) -> Ending:
+        """The diagnosis; a worker that is busy or lost is waited for."""
+        question = await read_asked(claim.request).question()
+        deadline = monotonic() + PATIENCE
+        while True:
+            try:
+                answer, key = await self._diagnosis(question, claim.id)
+            except Unavailable as problem:
+                if monotonic() < deadline:
+                    await asyncio.sleep(POLL)
+                    continue
+                return await self._without_run(claim, Status.INTERRUPTED, f"interrupted: {problem.detail}")
+            return _done(answer, key)
+
+    async def _without_run(self, claim: Claim, status: Status, why: str) -> Ending:
+        """What the checks say of a job whose run did not come to an end, with the reason."""
+        try:
+            question = await read_asked(claim.request).question()
+            answer = await self._diagnoser.diagnose(question, obstacle=why)
+        except Problem as problem:
+            return _failed(problem, claim.id)
+        answer = answer.model_copy(update={"id": claim.id})
+        return Ending(status, 200, written(answer), verdict=answer.verdict)
+
+    async def _end(self, job: str, ending: Ending) -> None:
+        """Write the end down, however long that takes."""
+        while True:
+            try:
+                await asyncio.shield(run_in_threadpool(self.store.end, job, ending, now=time()))
+            except StoreUnavailable as error:
+                log.error("the end of job %s cannot be written: %s", job, error)
+                await asyncio.sleep(RENEWAL)
+            else:
+                self._tell()
+                return
+
+    async def _hold(self) -> None:
+        """Renew the leases of the jobs at work; those that others have taken, or cancelled, are let go."""
+        while True:
+            await asyncio.sleep(RENEWAL)
+            mine = list(self._work)
+            if not mine:
+                continue
+            try:
+                held = await run_in_threadpool(self.store.renew, self._service, mine, until=time() + LEASE)
+            except StoreUnavailable as error:
+                log.error("jobs cannot be held: %s", error)
+                continue
+            for job in mine:
+                if job in self._work and job not in self._cancelled and held.get(job, True):
+                    if job in held:
+                        self._cancelled.add(job)
+                    self._work[job].cancel()
+
+    async def _forget(self) -> None:
+        while True:
+            try:
+                gone = await run_in_threadpool(self.store.purge, time() - self._retention)
+            except StoreUnavailable as error:
+                log.error("old jobs cannot be removed: %s", error)
+            else:
+                if gone:
+                    log.info("%d results have reached the end of their retention", gone)
+            await asyncio.sleep(PURGE)
+
+    def _tell(self) -> None:
+        """Wake whoever waits for something to happen."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _asked(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A call of the store for a request; Unavailable where it cannot be reached."""
+        try:
+            return await run_in_threadpool(call, *args, **kwargs)
+        except StoreUnavailable as error:
+            log.error("the store of jobs: %s", error)
+            raise Unavailable("The store of jobs cannot be reached now.") from None
+
+
+def written(answer: DiagnosisModel) -> str:
+    """A diagnosis as it is sent."""
+    return answer.model_dump_json(by_alias=True)
+
+
+def _done(answer: DiagnosisModel, key: str) -> Ending:
+    return Ending(Status.DONE, 200, written(answer), key, answer.verdict)
+
+
+def _failed(problem: Problem, job: str) -> Ending:
+    document = problem.document(base="", instance=f"/api/diagnoses/{job}")
+    members = {name: value for name, value in document.items() if name in ("detail", "errors")}
+    return Ending(Status.FAILED, problem.status, json.dumps(members))
+
+
+async def _either(event: asyncio.Event, limit: float) -> None:
+    """Wait for the event, or until the time has passed."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), limit)

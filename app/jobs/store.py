@@ -1,0 +1,149 @@
+"""What is remembered of a job, and what a store of jobs does.
+
+A service that works on a job holds its lease and renews it. A lease that runs out says that its service has
+gone; any service that shares the store may then take the job. So a restart loses nothing, and the services
+of one store need not know of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+
+class Status(StrEnum):
+    """Where a job is. The first two are on the way, the others are ends."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+    @property
+    def is_end(self) -> bool:
+        """Whether nothing will change any more."""
+        return self not in (Status.QUEUED, Status.RUNNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that a service has taken.
+
+    request    what was asked, as `app.jobs.asking` writes it
+    attempts   times that it was taken, this one included, without having been given back
+    cancelled  somebody has asked for its end
+    """
+
+    id: str
+    owner: str
+    request: str
+    attempts: int
+    cancelled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A job as it is read. `code` and `body` are the HTTP status and JSON of its end, None before it."""
+
+    id: str
+    owner: str
+    status: Status
+    code: int | None
+    body: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A stored diagnosis of an equal question, and when it was made, seconds since 1970."""
+
+    body: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One step of a job; `number` counts from 1 within it, `data` is JSON."""
+
+    number: int
+    kind: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ended, with the HTTP status and JSON that it is answered with.
+
+    key      identifies the question where equal ones may be answered by it; empty: none may
+    verdict  of the diagnosis; empty where there is none
+    """
+
+    status: Status
+    code: int
+    body: str
+    key: str = ""
+    verdict: str = ""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What its last event says."""
+        return {"status": self.status, "verdict": self.verdict} if self.verdict else {"status": self.status}
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be reached or written now; the message says why."""
+
+
+class Store(Protocol):
+    """Jobs with their events and ends; calls block, and raise StoreUnavailable.
+
+    Times are seconds since 1970, so that services of several hosts agree on them.
+    """
+
+    durable: bool
+    """Whether jobs outlive this process."""
+
+    def add(self, job: str, owner: str, request: str, *, most: int, now: float) -> bool:
+        """Accept a job; False where `most` are open already."""
+
+    def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
+        """Take the job that has waited longest, or `only` this one, and hold it until then."""
+
+    def renew(self, service: str, jobs: Iterable[str], *, until: float) -> Mapping[str, bool]:
+        """Hold jobs for longer: those still held, and whether each is to be cancelled."""
+
+    def release(self, service: str, job: str) -> None:
+        """Give a job back; this attempt does not count."""
+
+    def report(self, job: str, kind: str, data: Mapping[str, Any]) -> None:
+        """Add an event; of a job that has ended, or that nobody knows, nothing is added."""
+
+    def end(self, job: str, ending: Ending, *, now: float) -> bool:
+        """End a job, once: False where it has ended already, or is unknown."""
+
+    def keep(self, job: str, owner: str, ending: Ending, *, now: float) -> None:
+        """Keep an answer that was no job, to be read by its id."""
+
+    def cancel(self, job: str) -> None:
+        """Note that a job is to be cancelled."""
+
+    def get(self, job: str, *, since: float) -> Kept | None:
+        """A job; None where it is unknown or ended before `since`."""
+
+    def events(self, job: str, after: int) -> Sequence[Event]:
+        """A job's events with higher numbers, in their order."""
+
+    def find(self, key: str, *, since: float) -> Answer | None:
+        """The newest answer to an equal question."""
+
+    def open(self) -> int:
+        """Jobs that have not ended."""
+
+    def purge(self, before: float) -> int:
+        """Forget jobs that ended before; how many."""
+
+    def close(self) -> None:
+        """Let go of files and connections."""
