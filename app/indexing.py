@@ -48,9 +48,11 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Read the errors that packages raise from their sources, so that they are found too."""
+    from catalog.scan.listing import TargetError
     from catalog.scan.macros import MACROS, Macros, parse_macro
-    from catalog.scan.targets import TargetError
+    from catalog.scan.source import printable
     from catalog.snapshots.index import index as make
+    from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
 
     try:
@@ -62,7 +64,7 @@ def index(
     answers = []
     for target in targets:
         with Progress(
-            TextColumn(escape(target[:60])),
+            TextColumn(escape(printable(target)[:60])),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -81,9 +83,9 @@ def index(
                         task, completed=at.done, total=at.total
                     ),  # type: ignore[misc]
                 )
-            except (TargetError, OSError) as error:
+            except (TargetError, SnapshotError, OSError) as error:
                 failed = True
-                complain(str(error))
+                complain(printable(str(error)))
                 continue
         answers.append(
             {
@@ -114,8 +116,8 @@ def index(
 def missing(data: Path, packages: Iterable[str]) -> list[str]:
     """The installed packages whose version is not indexed; what is not installed is passed over."""
     from catalog.scan.packages import normal
+    from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
-    from catalog.snapshots.snapshot import SnapshotError
 
     try:
         held = {(item.package, item.version) for item in Shelf(data).held()}
@@ -168,7 +170,7 @@ def diff(
     from app.records.service import NotIndexed, difference
     from catalog import current
 
-    (package, old), (other, new) = _version(before), _version(after)
+    (package, old), (other, new) = version_of(before), version_of(after)
     if package != other:
         usage(f"{package} and {other} are two packages")
     try:
@@ -197,8 +199,8 @@ def diff(
 def export_bundle(file: Annotated[Path, typer.Argument(help="The file to write.")]) -> None:
     """Write all snapshots into one file."""
     from catalog.snapshots import bundle as bundles
+    from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
-    from catalog.snapshots.snapshot import SnapshotError
 
     try:
         held = bundles.export(Shelf(_data()), file)
@@ -213,8 +215,8 @@ def import_bundle(
 ) -> None:
     """Take in the snapshots of a file, once all of them are checked."""
     from catalog.snapshots import bundle as bundles
+    from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
-    from catalog.snapshots.snapshot import SnapshotError
 
     try:
         held = bundles.take_in(Shelf(_data()), file)
@@ -226,13 +228,14 @@ def import_bundle(
         )
 
 
-def _version(text: str) -> tuple[str, str]:
-    from catalog.scan.packages import normal
+def version_of(text: str) -> tuple[str, str]:
+    """Name and version of `NAME==VERSION`, as snapshots have them; anything else is wrong usage."""
+    from catalog.scan.packages import pinned
 
-    name, equals, version = text.partition("==")
-    if not equals or not name or not version:
-        usage(f"{text[:80]!r} is not NAME==VERSION")
-    return normal(name.strip()), version.strip()
+    try:
+        return pinned(text)
+    except ValueError as error:
+        usage(str(error))
 
 
 def _data() -> Path:

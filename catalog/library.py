@@ -19,9 +19,10 @@ from catalog.match.model import Entry
 from catalog.match.parts import InMemory
 from catalog.match.user_regex import search_messages
 from catalog.overlay import Note, Overlay
+from catalog.snapshots.manifest import Held
 from catalog.snapshots.record import FromSource, sites, version_order
-from catalog.snapshots.shelf import Held
-from catalog.snapshots.snapshot import Row, Snapshot
+from catalog.snapshots.row import Row
+from catalog.snapshots.snapshot import Snapshot
 from catalog.store import Catalog, Filters, Repository, entries
 from catalog.template import Template, infer_kind
 

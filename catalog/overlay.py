@@ -12,6 +12,7 @@ What follows is the note. A file that cannot be read is said and left out.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,9 +21,13 @@ from typing import Any, Final
 
 import re2
 
+from catalog.scan.source import printable
+
 NAMES: Final = ("id", "pattern", "owner", "runbook", "fixed-in", "wording")
 LARGEST: Final = 1 << 18
 """Bytes of one file."""
+MOST: Final = 5000
+"""Files of one folder."""
 _ID: Final = re.compile("[0-9a-f]{16}")
 _LINE: Final = re.compile(r"([a-z-]{1,20}):[ \t]*(.*)")
 
@@ -79,9 +84,10 @@ class Overlay:
 
     def _read(self, folder: Path) -> Iterator[Note]:
         if not folder.is_dir():
-            self.problems.append(f"{folder}: there is no such folder of notes")
+            self.problems.append("FAULTBOOK_OVERLAY: there is no such folder")
             return
-        for path in sorted(folder.rglob("*.md")):
+        for path in files(folder):
+            source = printable(path.relative_to(folder).as_posix())
             try:
                 if not path.is_file():  # a pipe would be waited for
                     raise ValueError("it is no file")
@@ -89,9 +95,13 @@ class Overlay:
                     content = opened.read(LARGEST + 1)
                 if len(content) > LARGEST:
                     raise ValueError(f"larger than {LARGEST >> 10} KiB")
-                yield parse(path.relative_to(folder).as_posix(), content.decode("utf-8"))
-            except (OSError, ValueError) as error:
-                self.problems.append(f"{path.name}: {error}")
+                yield parse(source, content.decode("utf-8"))
+            except OSError as error:
+                self.problems.append(f"{source}: {error.strerror}")  # without where it lies on this host
+            except ValueError as error:
+                self.problems.append(f"{source}: {error}"[:300])
+        if len(files(folder)) == MOST:
+            self.problems.append(f"FAULTBOOK_OVERLAY: more than {MOST} files; the others are not read")
 
 
 def parse(source: str, content: str) -> Note:
@@ -115,12 +125,26 @@ def parse(source: str, content: str) -> Note:
     return Note(source, "\n".join(lines[at:]).strip(), identifier, pattern or None, wording or None, known)
 
 
+def files(folder: Path) -> list[Path]:
+    """The notes of a folder in path order, at most MOST; a folder that cannot be read has none."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(place, name) for name in sorted(names) if name.endswith(".md")]
+        if len(found) >= MOST:
+            break
+    return sorted(found[:MOST])
+
+
 def state(folder: Path | None) -> object:
     """Changes with the files of the folder."""
     if folder is None:
         return None
-    try:
-        found = [(str(path), path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.md"))]
-    except OSError:
-        return None
-    return tuple(found)
+    found = []
+    for path in files(folder):
+        try:
+            stamp = path.stat()
+            found.append((str(path), stamp.st_mtime_ns, stamp.st_size, stamp.st_ino))
+        except OSError:
+            found.append((str(path), 0, 0, 0))
+    return folder.is_dir(), tuple(found)

@@ -62,6 +62,8 @@ class Extent:
 def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     """The message around a group's literals, None when they are only part of other words."""
     data, group = pasted.data, found.group
+    if not group.members:
+        return None  # the snapshot that they are in has turned out to be damaged
     spots = [_spot(chunk, place) for place in found.places]
     start = spots[0][0]
     if group.leading_hole:

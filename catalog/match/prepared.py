@@ -8,7 +8,7 @@ segments, each followed by one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -89,11 +89,45 @@ class Prepared:
 
     @classmethod
     def read(cls, arrays: Mapping[str, bytes]) -> Prepared:
-        """What `arrays` gave; KeyError for a missing one."""
-        return cls(
+        """What `arrays` gave; KeyError for a missing one, ValueError where one points outside another."""
+        known = cls(
             keys=bytes(arrays["keys"]),
             **{name: np.frombuffer(arrays[name], dtype) for name, dtype in _TYPES.items()},
         )
+        wrong = next((name for name, right in known._laws() if not right), None)
+        if wrong is not None:
+            raise ValueError(f"`{wrong}` is inconsistent")
+        return known
+
+    def _laws(self) -> Iterator[tuple[str, bool]]:
+        """What holds of arrays that `prepare` made: by name, whether it does."""
+        groups = len(self)
+        ends = np.flatnonzero(np.frombuffer(self.keys, np.uint8) == 0) + 1
+        yield "key_start", _covers(self.key_start, groups, len(self.keys))
+        # Every key ends with the NUL of its last segment.
+        last = np.searchsorted(ends, self.key_start[1:])
+        yield "keys", not groups or bool(np.array_equal(np.take(ends, last, mode="clip"), self.key_start[1:]))
+        yield "member_start", _covers(self.member_start, groups, len(self.member))
+        segments = np.diff(last, prepend=-1)
+        for kind in ("rare", "head"):
+            at, size, group, segment = (
+                getattr(self, f"{kind}_{name}").astype(np.int64)
+                for name in ("at", "size", "group", "segment")
+            )
+            yield kind, len({len(at), len(size), len(group), len(segment)}) == 1
+            yield kind, bool((size > 0).all() and (at + size <= len(self.keys)).all())
+            yield kind, bool((group < groups).all() and (segment < segments[group]).all())
+        yield "rare_offset", len(self.rare_offset) == len(self.rare_at)
+        yield "gram_start", _covers(self.gram_start, len(self.gram), len(self.posted))
+        yield "posted", not len(self.posted) or int(self.posted.max()) < groups
+        yield "total", len(self.total) == len(self.grams) == groups
+
+
+def _covers(starts: Numbers, count: int, size: int) -> bool:
+    """Whether `starts` cuts `size` things into `count` runs, one after another."""
+    if len(starts) != count + 1 or starts[0] != 0 or starts[-1] != size:
+        return False
+    return bool((starts[1:] >= starts[:-1]).all())
 
 
 _TYPES: Final = {

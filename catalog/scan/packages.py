@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from packaging.utils import canonicalize_name
+
+from catalog.scan.source import printable
+
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
@@ -90,12 +94,26 @@ UPSTREAM: Final = {
     "ray": Upstream("ray-project/ray", (("ray/", "python/ray/"),)),
 }
 
-_GITHUB: Final = re.compile(r"https?://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?(?:$|[#?/])")
+VERSION: Final = re.compile(r"[\w.!+-]{1,100}", re.ASCII)
+"""What a version is written with."""
+
+_GITHUB: Final = re.compile(
+    r"https?://github\.com/([\w.-]{1,100}/[\w.-]{1,100}?)(?:\.git)?/?(?:$|[#?/])", re.ASCII
+)
+_REPO: Final = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 
 
 def normal(name: str) -> str:
     """A distribution's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return str(canonicalize_name(name.strip()))
+
+
+def pinned(text: str) -> tuple[str, str]:
+    """Name and version of `NAME==VERSION`, as snapshots have them; ValueError for anything else."""
+    name, equals, version = (part.strip() for part in text.partition("=="))
+    if not equals or not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII) or not VERSION.fullmatch(version):
+        raise ValueError(f"{printable(text)[:80]!r} is not NAME==VERSION")
+    return normal(name), version
 
 
 def upstream_of(name: str, addresses: Iterable[str] = ()) -> Upstream:
@@ -111,6 +129,11 @@ def upstream_of(name: str, addresses: Iterable[str] = ()) -> Upstream:
 
 
 def fork_of(repo: str) -> Upstream:
-    """A repository named by hand; installed paths are those that the package of that name has in it."""
+    """A repository named by hand; installed paths are those that the package of that name has in it.
+
+    ValueError for what is not OWNER/NAME.
+    """
+    if _REPO.fullmatch(repo) is None:
+        raise ValueError(f"{printable(repo)[:80]!r} is not OWNER/REPO")
     known = next((known for known in UPSTREAM.values() if known.repo == repo), None)
     return known or Upstream(repo)

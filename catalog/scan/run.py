@@ -15,9 +15,9 @@ from typing import Final
 from pebble import ProcessExpired, ProcessPool
 
 from catalog.scan import python
+from catalog.scan.listing import CPP, LARGEST, Listed
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
-from catalog.scan.targets import CPP, LARGEST, Listed
 
 BATCH: Final = 1 << 19
 """Bytes of source that a process is given at a time."""

@@ -51,6 +51,14 @@ class Source:
         return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """A path or word as it can be stored and shown: what is no UTF-8, and control characters, as escapes."""
+    encodable = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if encodable.isprintable():
+        return encodable
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in encodable)
+
+
 def snippet(lines: int, line: int, end_line: int) -> tuple[int, int]:
     """First and last line of what is shown around a site, at most MOST_LINES."""
     first = max(1, line - AROUND)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Final
 
-from catalog.snapshots.snapshot import Row, Snapshot
+from catalog.snapshots.row import Row
+from catalog.snapshots.snapshot import Snapshot
 
 ALIKE: Final = 0.6
 """Likeness from which two messages of a function are the same one reworded."""

@@ -11,7 +11,8 @@ from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
 from catalog.scan.run import Progress, scan_files
 from catalog.scan.targets import resolved
-from catalog.snapshots.shelf import Held, Shelf
+from catalog.snapshots.manifest import Held
+from catalog.snapshots.shelf import Shelf
 from catalog.snapshots.write import write
 
 
@@ -45,7 +46,7 @@ def index(
     with resolved(target, upstream) as found:
         results = scan_files(found.files, macros or Macros(), processes=processes, progress=progress)
     scanned = [result for result in results if isinstance(result, Scanned)]
-    unreadable = tuple(result for result in results if isinstance(result, Unreadable))
+    unreadable = (*found.unreadable, *(result for result in results if isinstance(result, Unreadable)))
     path = write(
         shelf.folder,
         package=found.name,
@@ -56,9 +57,13 @@ def index(
         unreadable=unreadable,
         code={file.path: file.code for file in scanned if file.sites or file.calls} if code else {},
     )
+    try:
+        [held] = shelf.add(path)
+    finally:
+        path.unlink(missing_ok=True)
     return Indexed(
-        shelf.add(path),
-        len(results),
+        held,
+        len(results) + len(found.unreadable),
         sum(len(file.sites) for file in scanned if file.language == "python"),
         sum(len(file.sites) for file in scanned if file.language == "cpp"),
         unreadable,

@@ -11,7 +11,8 @@ from typing import Any, Final
 from catalog.load import Link
 from catalog.record import SCHEMA_VERSION, Record
 from catalog.scan.extracted import RaiseSite
-from catalog.snapshots.snapshot import Row, Snapshot
+from catalog.snapshots.row import Row
+from catalog.snapshots.snapshot import Snapshot
 from catalog.template import Template
 from kernels.upstream import UNKNOWN
 

@@ -1,50 +1,46 @@
-"""An opened snapshot: its records one by one, its full-text index, the matcher's part of it."""
+"""An opened snapshot: its records one by one, its full-text index, the matcher's part of it.
+
+What a file was when it was written is not what it must be now. It is opened only with the tables of our own
+schema and with a description of the right form; a row that cannot be read later is left out, and `damage`
+says so: whoever holds the snapshot then does without it.
+"""
 
 from __future__ import annotations
 
-import json
+import logging
+import re
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import cache, cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 from catalog.match.model import Entry, Site
 from catalog.match.prepared import Prepared
-from catalog.scan.extracted import RaiseSite
+from catalog.scan.listing import LARGEST
 from catalog.scan.packages import Upstream
-from catalog.snapshots.write import APPLICATION, FORMAT, checksum
-from catalog.template import Template
-from kernels.message import Hole
+from catalog.scan.source import MOST_LINES
+from catalog.snapshots.manifest import SnapshotError, acceptable
+from catalog.snapshots.row import COLUMNS, Damaged, Row, row_of
+from catalog.snapshots.write import APPLICATION, FORMAT, INDEXES, SCHEMA, checksum
 
-_COLUMNS: Final = "number, id, slug, path, line, message, template, class, type, severity, status, sites"
-_ENTRY: Final = "SELECT id, path, message, template, wordless, type, severity, sites FROM record WHERE "
+_ENTRY: Final = f"SELECT {COLUMNS}, wordless FROM record WHERE "
+_TAGS: Final = re.compile(r"(?:[\w./-]{0,50}\{\}[\w./-]{0,50})?", re.ASCII)
+_BROKEN: Final = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_FORMAT,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
 
-
-class SnapshotError(Exception):
-    """A file that is no snapshot of this format; the message names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A record as the snapshot has it; `template` is None for a statement without a text."""
-
-    number: int
-    id: str
-    slug: str
-    path: str
-    line: int
-    message: str
-    template: Template | None
-    kinds: tuple[str, ...]
-    error_class: str
-    error_type: str
-    severity: str
-    http_status: int | None
-    places: tuple[RaiseSite, ...]
+log = logging.getLogger("faultbook.snapshots")
 
 
 class Snapshot:
@@ -57,21 +53,46 @@ class Snapshot:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.damage: str | None = None
+        """What was found to be wrong with the file after it was opened."""
         self._lock = Lock()
         try:
             self._connection = sqlite3.connect(
                 f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
-            ours = self._all("PRAGMA application_id")[0][0] == APPLICATION
-            self.meta: dict[str, str] = dict(self._all("SELECT name, value FROM meta")) if ours else {}
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise SnapshotError(f"{path.name}: {error}") from None
-        if self.meta.get("format") != FORMAT:
-            raise SnapshotError(f"{path.name}: not a snapshot of this version of Faultbook; index it again")
+        try:
+            self.meta = self._described()
+        except SnapshotError:
+            self.close()
+            raise
         self.package = self.meta["package"]
         self.version = self.meta["version"]
         self.repo = self.meta["repo"]
         self.upstream = Upstream(self.repo, (), self.meta["tags"], self.meta["description"])
+
+    def _described(self) -> dict[str, str]:
+        """The description in the file; SnapshotError where it, or a table, is not as we write it."""
+        name = self.path.name
+        try:
+            execute = self._connection.execute
+            execute("PRAGMA trusted_schema = OFF")
+            execute("PRAGMA cell_size_check = ON")
+            if execute("PRAGMA application_id").fetchone()[0] != APPLICATION or not _ours(self._connection):
+                raise SnapshotError(f"{name}: not a snapshot of this version of Faultbook; index it again")
+            meta: dict[str, str] = dict(execute("SELECT name, value FROM meta LIMIT 50"))
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            raise SnapshotError(f"{name}: {error}") from None
+        if meta.get("format") != FORMAT:
+            raise SnapshotError(f"{name}: not a snapshot of this version of Faultbook; index it again")
+        fields = ("package", "version", "repo", "made")
+        right = all(acceptable(field, meta.get(field)) for field in fields)
+        right = right and _TAGS.fullmatch(str(meta.get("tags"))) is not None
+        right = right and isinstance(meta.get("description"), str) and len(meta["description"]) <= 1000
+        if not right or not str(meta.get("records")).isdecimal() or len(meta["records"]) > 12:
+            raise SnapshotError(f"{name}: damaged; index it again")
+        return meta
 
     def __len__(self) -> int:
         return int(self.meta["records"])
@@ -81,27 +102,42 @@ class Snapshot:
         self._connection.close()
 
     def _all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+        """All rows; none where the file is found to be broken."""
+        try:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError as error:
+            # A column that is no UTF-8 is told without a code.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+            if code & 0xFF not in _BROKEN or isinstance(error, sqlite3.ProgrammingError):
+                raise
+            self._broken(str(error))
+            return []
+
+    def _broken(self, why: str) -> None:
+        if self.damage is None:
+            self.damage = f"{self.path.name}: damaged ({why[:100]}); index it again"
+            log.warning(self.damage)
 
     # --- the matcher's part
 
     @cached_property
     def prepared(self) -> Prepared:
         """The templates as they were prepared; SnapshotError where the file is damaged."""
-        arrays = dict(self._all("SELECT name, value FROM array"))
-        if str(checksum(arrays)) != self.meta.get("arrays"):
-            raise SnapshotError(f"{self.path.name}: damaged; index it again")
-        return Prepared.read(arrays)
+        try:
+            arrays = dict(self._all("SELECT name, value FROM array LIMIT 50"))
+            if str(checksum(arrays)) != self.meta.get("arrays"):
+                raise SnapshotError(f"{self.path.name}: damaged; index it again")
+            return Prepared.read(arrays)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise SnapshotError(f"{self.path.name}: damaged ({error}); index it again") from None
 
     def entries(self, numbers: Sequence[int]) -> list[Entry]:
-        """The entries of these records."""
+        """The entries of these numbers."""
         if len(numbers) == 1:
-            return [self._entry(*row) for row in self._all(f"{_ENTRY}number = ?", numbers)]
+            return self._entries("number = ?", numbers)
         marks = ",".join("?" * len(numbers))
-        return [
-            self._entry(*row) for row in self._all(f"{_ENTRY}number IN ({marks}) ORDER BY number", numbers)
-        ]
+        return self._entries(f"number IN ({marks}) ORDER BY number", numbers)
 
     def in_files(self, numbers: Sequence[int], files: frozenset[str]) -> list[int]:
         """Those of some numbers whose entries have a site in a file of one of these names."""
@@ -112,35 +148,31 @@ class Snapshot:
 
     def wordless(self, file_name: str) -> list[Entry]:
         """The entries without a word of their own that have a site in a file of this name."""
-        return [self._entry(*row) for row in self._all(f"{_ENTRY}wordless AND file = ?", (file_name,))]
+        return self._entries("wordless AND file = ?", (file_name,))
 
-    def _entry(
-        self,
-        identifier: str,
-        path: str,
-        message: str,
-        cut: str | None,
-        wordless: int,
-        kind: str,
-        severity: str,
-        sites: str,
-    ) -> Entry:
-        template, kinds = _template(message, cut)
+    def _entries(self, where: str, values: Sequence[Any]) -> list[Entry]:
+        found = []
+        for *fields, wordless in self._all(_ENTRY + where, values):
+            try:
+                found.append(self._entry(row_of(fields), textless=bool(wordless)))
+            except Damaged as error:
+                self._broken(str(error))
+        return found
+
+    def _entry(self, row: Row, *, textless: bool) -> Entry:
         return Entry(
-            identifier,
+            row.id,
             self.repo,
-            message,
+            row.message,
             None,
-            tuple(
-                Site(path, function, (line,), raised) for line, _, function, _, raised, _ in json.loads(sites)
-            ),
+            tuple(Site(row.path, place.function, (place.line,), place.exception) for place in row.places),
             False,
-            kinds,
-            textless=bool(wordless),
-            quiet=severity == "warning",
-            logged=kind == "console",
+            row.kinds,
+            textless=textless,
+            quiet=row.severity == "warning",
+            logged=row.error_type == "console",
             versions=(self.version,),
-            cut=template,
+            cut=row.template,
         )
 
     # --- records
@@ -156,7 +188,7 @@ class Snapshot:
     def numbered(self, numbers: Sequence[int]) -> Iterator[Row]:
         """The records of these numbers, in their order."""
         rows = {row.number: row for row in self._rows(f"number IN ({','.join('?' * len(numbers))})", numbers)}
-        return (rows[number] for number in numbers)
+        return (rows[number] for number in numbers if number in rows)
 
     def numbered_all(self, numbers: Sequence[int]) -> Iterator[Row]:
         """As `numbered`, for any number of them."""
@@ -166,6 +198,15 @@ class Snapshot:
     def in_file(self, path: str) -> Iterator[Row]:
         """The records of one file, by line."""
         return self._rows("path = ? ORDER BY number", (path,))
+
+    def between(self, first: int, end: int) -> Iterator[Row]:
+        """The records whose number is at least `first` and below `end`."""
+        return self._rows("number >= ? AND number < ? ORDER BY number", (first, end))
+
+    def integrity(self) -> str:
+        """`ok`, or what SQLite itself finds wrong with the file's structure."""
+        found = self._all("PRAGMA integrity_check(1)")
+        return str(found[0][0]) if found else self.damage or "unreadable"
 
     def numbers(self, where: str = "1", values: Sequence[Any] = ()) -> list[int]:
         """The numbers of the records that fulfil a condition, in order."""
@@ -196,7 +237,15 @@ class Snapshot:
         if not found:
             return None
         first, last, code = found[0]
-        lines = zlib.decompress(code).split(b"\n")[first - 1 : last]
+        try:
+            unpacking = zlib.decompressobj()
+            lines = unpacking.decompress(code, 2 * LARGEST).split(b"\n")[first - 1 : last]
+        except (zlib.error, TypeError, ValueError, OverflowError) as error:
+            self._broken(str(error))
+            return None
+        if not unpacking.eof or not 0 < first <= last < first + MOST_LINES:
+            self._broken("a snippet is none")
+            return None
         return first, last, b"\n".join(lines).decode("utf-8", "replace")
 
     def unreadable(self) -> list[tuple[str, str]]:
@@ -204,32 +253,32 @@ class Snapshot:
         return self._all("SELECT path, reason FROM unreadable ORDER BY path")
 
     def _rows(self, where: str, values: Sequence[Any]) -> Iterator[Row]:
-        for row in self._all(f"SELECT {_COLUMNS} FROM record WHERE {where}", values):
-            number, identifier, slug, path, line, message, cut, raised, kind, severity, status, sites = row
-            template, kinds = _template(message, cut)
-            places = tuple(RaiseSite(*site) for site in json.loads(sites))
-            yield Row(
-                number,
-                identifier,
-                slug,
-                path,
-                line,
-                message,
-                template,
-                kinds,
-                raised,
-                kind,
-                severity,
-                status,
-                places,
-            )
+        for found in self._all(f"SELECT {COLUMNS} FROM record WHERE {where}", values):
+            try:
+                yield row_of(found)
+            except Damaged as error:
+                self._broken(str(error))
 
 
-def _template(message: str, cut: str | None) -> tuple[Template | None, tuple[str, ...]]:
-    if cut is None:
-        return None, ()
-    segments, holes = json.loads(cut)
-    return (
-        Template(message, tuple(segments), tuple(Hole(*hole[:3]) for hole in holes)),
-        tuple(hole[3] for hole in holes),
-    )
+def _ours(connection: sqlite3.Connection) -> bool:
+    """Whether a file has the tables and indexes of our schema and nothing else: a view or a trigger of
+    somebody else's would be run by what looks like reading a table.
+    """
+    there = connection.execute("SELECT type, name, sql FROM sqlite_master LIMIT 100").fetchall()
+    statistics = [(kind, name, sql) for kind, name, sql in there if name == "sqlite_stat1"]
+    return _comparable(row for row in there if row not in statistics) == _schema()
+
+
+@cache
+def _schema() -> set[tuple[str, str, str | None]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA + INDEXES)
+        return _comparable(connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall())
+
+
+def _comparable(objects: Iterable[tuple[str, str, str | None]]) -> set[tuple[str, str, str | None]]:
+    """What the full-text index makes for itself is worded as that build of SQLite words it."""
+    return {
+        (kind, name, "" if name.startswith("words_") and (sql or "").startswith("CREATE TABLE ") else sql)
+        for kind, name, sql in objects
+    }

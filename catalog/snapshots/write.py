@@ -26,7 +26,7 @@ APPLICATION: Final = 0x46_42_53_4E
 FORMAT: Final = f"1.{PREPARED}"
 """A file of another format is not opened; indexing anew replaces it."""
 
-_SCHEMA: Final = f"""
+SCHEMA: Final = f"""
 PRAGMA page_size = 8192;
 PRAGMA journal_mode = OFF;
 PRAGMA synchronous = OFF;
@@ -57,7 +57,7 @@ CREATE VIRTUAL TABLE words USING fts5(
   message, path, class, place, content='', tokenize='unicode61', detail='full'
 );
 """
-_INDEXES: Final = """
+INDEXES: Final = """
 CREATE UNIQUE INDEX record_id ON record (id);
 CREATE INDEX record_slug ON record (slug);
 CREATE INDEX record_path ON record (path);
@@ -76,10 +76,8 @@ def write(
     unreadable: Sequence[Unreadable],
     code: Mapping[str, bytes],
 ) -> Path:
-    """Write a snapshot into a folder, all of it or nothing; its path. `code` is the compressed lines to show,
-    by path; empty where none are to be kept.
-
-    The file is built under another name and moved to its own, so that a reader has the old one or the new.
+    """Write a snapshot into a folder, all of it or nothing; its path, which the shelf gives its own name.
+    `code` is the compressed lines to show, by path; empty where none are to be kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".building-", suffix=".sqlite", dir=folder)
@@ -99,32 +97,21 @@ def write(
             "code": str(int(bool(code))),
         }
         with closing(sqlite3.connect(building)) as connection:
-            connection.executescript(_SCHEMA)
+            connection.executescript(SCHEMA)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             connection.executemany(
                 "INSERT INTO unreadable VALUES (?, ?)", ((item.path, item.reason) for item in unreadable)
             )
             _fill(connection, records, code)
-            connection.executescript(_INDEXES)
+            connection.executescript(INDEXES)
             connection.commit()
             connection.execute("PRAGMA optimize")
         with building.open("rb") as written:
             os.fsync(written.fileno())
-        building.chmod(0o644)
-        path = folder / file_name(package, version)
-        building.replace(path)
-        return path
-    finally:
+        return building
+    except BaseException:
         building.unlink(missing_ok=True)
-
-
-def file_name(package: str, version: str) -> str:
-    """How the snapshot of a version is called: one plain name, whatever a package's own metadata says."""
-    name, safe = (
-        "".join(char if char.isascii() and (char.isalnum() or char in "._+-") else "_" for char in part)[:80]
-        for part in (package, version)
-    )
-    return f"{name.lstrip('.') or '_'}-{safe}.sqlite"
+        raise
 
 
 def _fill(connection: sqlite3.Connection, records: Sequence[Extracted], code: Mapping[str, bytes]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from catalog.snapshots.bundle import export, take_in
 from catalog.snapshots.diff import Difference, compare
 from catalog.snapshots.index import index
+from catalog.snapshots.manifest import SnapshotError
 from catalog.snapshots.shelf import Shelf
-from catalog.snapshots.snapshot import SnapshotError
 
 OLD = {
     "a.py": """
@@ -91,7 +91,7 @@ def test_a_bundle_carries_the_shelf(tmp_path: Path) -> None:
     assert {held.sha256 for held in other.held()} == {held.sha256 for held in shelf.held()}
     assert all(len(other.open(held)) for held in other.held())
     assert {path.name for path in other.folder.iterdir()} == {
-        "manifest.json", ".lock", "thing-1.sqlite", "thing-2.sqlite",
+        "manifest.json", ".lock", *(held.path for held in shelf.held()),
     }  # fmt: skip
 
 

@@ -1,0 +1,91 @@
+"""Wheels and source archives: their sources are read out of them, nothing is unpacked."""
+
+from __future__ import annotations
+
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import IO, Final
+
+from catalog.scan.listing import LARGEST, SUFFIXES, TargetError
+from catalog.scan.model import Unreadable
+
+MOST_BYTES: Final = 2 << 30
+"""Bytes of all sources of an archive, unpacked: more is no package."""
+MOST_FILES: Final = 500_000
+_METADATA: Final = ("/METADATA", "PKG-INFO")
+_BROKEN: Final = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
+    *(ValueError, RuntimeError, NotImplementedError, OverflowError, KeyError),
+)
+"""What the readers of archives raise for content that is none; RuntimeError has RecursionError in it."""
+
+
+Source = tuple[str, bytes | Unreadable]
+
+
+def archived(path: Path) -> tuple[list[Source], Message, bool]:
+    """(name, content) of the sources of an archive, its metadata, and whether it is a wheel."""
+    files: dict[str, bytes | Unreadable] = {}
+    again: list[Unreadable] = []
+    try:
+        size = 0
+        for name, content in _zipped(path) if zipfile.is_zipfile(path) else _tarred(path):
+            if name in files:
+                again.append(Unreadable(name, "a second file of this path"))
+            else:
+                files[name] = content
+            size += len(content) if isinstance(content, bytes) else 0
+            if size > MOST_BYTES or len(files) > MOST_FILES:
+                raise TargetError(f"{path.name}: more than {MOST_BYTES >> 30} GiB of sources in it")
+    except _BROKEN as error:
+        said = str(error).replace(str(path), path.name)[:200]
+        raise TargetError(f"{path.name}: not a wheel or source archive ({said})") from None
+    metadata = next(
+        (
+            content
+            for name, content in sorted(files.items(), key=lambda item: len(item[0]))
+            if name.endswith((".dist-info/METADATA", "/PKG-INFO")) or name == "PKG-INFO"
+            if isinstance(content, bytes)
+        ),
+        None,
+    )
+    if metadata is None:
+        raise TargetError(f"{path.name}: a wheel or source archive has its metadata in it, this has none")
+    parsed = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
+    wheel = any(name.partition("/")[0].endswith(".dist-info") for name in files)
+    sources = [(name, content) for name, content in files.items() if name.endswith(SUFFIXES)]
+    sources += [(item.path, item) for item in again if item.path.endswith(SUFFIXES)]
+    return sources, parsed, wheel
+
+
+def _zipped(path: Path) -> Iterator[Source]:
+    with zipfile.ZipFile(path) as archive:
+        for item in archive.infolist():
+            if _wanted(item.filename) and not item.is_dir():
+                try:
+                    with archive.open(item) as opened:
+                        yield item.filename, opened.read(LARGEST + 1)
+                except _BROKEN as error:
+                    yield item.filename, Unreadable(item.filename, f"{error}"[:200] or type(error).__name__)
+
+
+def _tarred(path: Path) -> Iterator[Source]:
+    with tarfile.open(path) as archive:
+        for item in archive:
+            if not _wanted(item.name) or item.isdir():
+                continue
+            opened: IO[bytes] | None = archive.extractfile(item) if item.isreg() else None
+            if opened is None:
+                yield item.name, Unreadable(item.name, "no plain file")
+            else:
+                yield item.name, opened.read(LARGEST + 1)
+
+
+def _wanted(name: str) -> bool:
+    return name.endswith((*SUFFIXES, *_METADATA))
