@@ -91,11 +91,10 @@ def match(
     as_json: Json = False,
 ) -> None:
     """Find the records of the errors in a text: a line, a traceback or a whole log."""
-    from app.lookup.service import match_text
+    from app.lookup.command import answer_of
 
-    _use_snapshots()
     installed = dict(_pinned(item) for item in package or ())
-    answer = match_text(_text(source), repo=repo, packages=installed, limit=limit)
+    answer = answer_of(source, _use_snapshots, repo=repo, packages=installed, limit=limit)
     if as_json:
         print_json(answer)
     else:
@@ -314,20 +313,6 @@ def _pinned(text: str) -> tuple[str, str]:
     if not equals or not name or not version:
         usage(f"--package takes NAME==VERSION, got {text[:80]}")
     return name.strip().lower(), version.strip()
-
-
-def _text(source: str) -> bytes:
-    try:
-        if source == "-":
-            return sys.stdin.buffer.read() if sys.stdin is not None else b""
-        path = Path(source)
-        if source and path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file())
-            return b"\n".join(file.read_bytes() for file in files)
-        return path.read_bytes()
-    except OSError as error:
-        place = error.filename or source
-        usage(f"{str(place)[:80]}: {error.strerror}; text itself goes in by a pipe: … | faultbook match")
 
 
 class _Listener:

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from app.lookup.origins import origins, place
+
 
 def show_matches(out: Console, answer: dict[str, Any]) -> None:
     """Every match with its captures, then the exceptions that have no record."""
@@ -16,18 +18,23 @@ def show_matches(out: Console, answer: dict[str, Any]) -> None:
     if not answer["hasMatch"]:
         out.print("No record matches this text." + (" The nearest:" if answer["matches"] else ""))
     for index, found in enumerate(answer["matches"]):
-        root = "  root cause" if index == answer["rootCause"] else ""
-        out.print(
-            f"{found['id']}  {kind_of(found['score'])} {found['score']:.2f}  line {found['line']}{root}"
-        )
-        out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
+        kind = kind_of(found["score"])
+        role = "root cause" if index == answer["rootCause"] else found["role"].replace("root-cause", "")
+        facts = [place(found), *([role] if role and kind == "match" else []), *origins(found)]
+        out.print(f"{found['id']}  {kind} {found['score']:.2f}  {escape(', '.join(facts))}")
+        if found["rendered"]:
+            out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
+        else:
+            # The record's own words: those of the text belong to no record.
+            out.print(f"  {escape(found['repo'])}: {escape(found['errorMessage'])}")
         for capture in found["captures"]:
             out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
     for missed in answer["unmatched"]:
-        out.print(
-            f"no record  line {missed['line']}  "
-            f"{escape(missed['exception'] or '')}: {escape(missed['message'])}"
-        )
+        facts = [place(missed), *(["secondary"] if missed["role"] == "secondary" else []), *origins(missed)]
+        out.print(f"no record  {escape(', '.join(facts))}")
+        out.print(f"  {escape(missed['exception'] or '')}: {escape(missed['message'])}")
+    if answer["notice"]:
+        out.print(answer["notice"])
 
 
 def show_diagnosis(out: Console, answer: dict[str, Any]) -> None:

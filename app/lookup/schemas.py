@@ -72,7 +72,18 @@ class SearchAnswer(BaseModel):
     datasetVersion: str
 
 
-class Matched(BaseModel):
+class Occurring(BaseModel):
+    """How often the same error is in the text, and where it comes from."""
+
+    count: int
+    ranks: list[int | str] = Field(description="numbers, or the tags of several dimensions")
+    hosts: list[str] = Field(description="as the text calls them; addresses are numbered")
+    firstSeen: str | None = Field(description="the earliest time stamp it carries, as printed")
+    file: str | None = Field(description="the log that line and span are of, where there are several")
+    files: list[str]
+
+
+class Matched(Occurring):
     """A record found in the text; score ≥ 0.8 is a match, ≥ 0.5 possible, below similar."""
 
     id: str
@@ -86,26 +97,26 @@ class Matched(BaseModel):
     score: float
     line: int
     span: Span
-    rendered: str = Field(description="the message with the values found, secrets redacted")
+    rendered: str = Field(
+        description="the message with the values found, secrets redacted; empty where it is only similar"
+    )
     captures: list[Captured]
     site: RaiseSite | None
     siblings: list[str] = Field(description="other records with the same text")
     versions: list[str]
     role: Literal["root-cause", "wrapper", "secondary"]
-    count: int
-    ranks: list[int | str]
-    firstSeen: str | None
     evidence: list[str]
     operation: str | None
     spec: dict[str, Any] | None = Field(description="a diagnosis request that raises it")
 
 
-class UnknownException(BaseModel):
+class UnknownException(Occurring):
     """An exception in the text that belongs to no record."""
 
     line: int
     exception: str | None
     message: str
+    role: Literal["root-cause", "wrapper", "secondary"]
 
 
 class MatchAnswer(BaseModel):
@@ -113,6 +124,7 @@ class MatchAnswer(BaseModel):
 
     hasMatch: bool
     rootCause: int | None = Field(description="index into matches")
+    notice: str | None = Field(description="what to do when nothing here is a cause")
     matches: list[Matched]
     unmatched: list[UnknownException]
     truncated: bool

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from app.lookup.folder import Log, Skipped
 from app.lookup.prefill import Budget, prefilled
 from catalog.additions import versions
 from catalog.current import library
 from catalog.library import Enriched, Known, Library
-from catalog.match import POSSIBLE, Candidate, Capture, Match, Site
+from catalog.match import POSSIBLE, Candidate, Capture, Match, Report, Site, Unmatched, redact
+from catalog.match.causes import notice
+from catalog.match.gathering import Source, gathered
 from catalog.snapshots.record import FromSource
 
 SEARCH_LIMIT: Final = 5
 MATCH_LIMIT: Final = 25
+MOST_OF_LOG: Final = 100
+"""Matches of one log of several."""
 
 MOST_BEFORE: Final = 4096
 """Characters in front of a message that may tell of its call, such as the name of what did not compile."""
@@ -63,18 +68,114 @@ def match_text(
     """
     known = library()
     report = known.matcher.match(text, repo=repo, packages=packages, limit=limit)
-    budget = Budget()
     whole = text if isinstance(text, str) else text.decode("utf-8", "surrogateescape")
+    return _answer(known, report, lambda found: _before(whole, found), packages or {}, link)
+
+
+def match_logs(
+    read: Iterable[Log | Skipped],
+    *,
+    repo: str | None = None,
+    packages: Mapping[str, str] | None = None,
+    limit: int = MATCH_LIMIT,
+    link: Link = str,
+) -> dict[str, Any]:
+    """As `match_text`, of the logs of one failure: each match says in which files it is; `logs` is how many
+    were read, `skipped` what was not, and why.
+    """
+    known = library()
+    skipped: list[Skipped] = []
+    before: dict[tuple[str, tuple[int, int]], str] = {}
+
+    def reports() -> Iterator[tuple[Source, Report]]:
+        for item in read:
+            if isinstance(item, Skipped):
+                skipped.append(item)
+                continue
+            text = item.content.decode("utf-8", "replace")
+            report = known.matcher.match(text, repo=repo, packages=packages, limit=MOST_OF_LOG)
+            for found in report.matches:
+                if found.score >= POSSIBLE:
+                    before[item.source.name, found.span] = _before(text, found)
+            yield item.source, report
+
+    counted = _Counted(reports())
+    report = gathered(counted, limit)
+    answer = _answer(
+        known, report, lambda found: before.get((found.files[0], found.span), ""), packages or {}, link
+    )
+    names = [{"file": redact(item.file), "reason": item.reason} for item in skipped]
+    return {**answer, "logs": counted.count, "skipped": names}
+
+
+class _Counted:
+    """Counts what goes through it."""
+
+    def __init__(self, found: Iterator[tuple[Source, Report]]) -> None:
+        self._found = found
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[Source, Report]]:
+        for item in self._found:
+            self.count += 1
+            yield item
+
+
+def _before(text: str, found: Match) -> str:
+    return text[max(0, found.span[0] - MOST_BEFORE) : found.span[0]]
+
+
+def _answer(
+    known: Library, report: Report, before: Callable[[Match], str], packages: Mapping[str, str], link: Link
+) -> dict[str, Any]:
+    budget = Budget()
+    hosts = Hosts()
     return {
         "hasMatch": report.has_match,
         "rootCause": report.root_cause,
-        "matches": [_match(known, found, whole, packages or {}, link, budget) for found in report.matches],
+        "notice": notice(report),
+        "matches": [
+            _match(known, found, before(found), packages, link, budget) | _origin(found, hosts)
+            for found in report.matches
+        ],
         "unmatched": [
-            {"line": missed.line, "exception": missed.exception, "message": missed.message}
+            {
+                "line": missed.line,
+                "exception": missed.exception,
+                "message": missed.message,
+                "role": missed.role,
+            }
+            | _origin(missed, hosts)
             for missed in report.unmatched
         ],
         "truncated": report.truncated,
         "datasetVersion": known.dataset_version,
+    }
+
+
+class Hosts:
+    """Names of hosts as they are shown: an address is a number, the same wherever it is told."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, int] = {}
+
+    def shown(self, host: str) -> str:
+        """One host's name."""
+        if redact(host) == host:
+            return host
+        return f"address {self._addresses.setdefault(host, len(self._addresses) + 1)}"
+
+
+def _origin(found: Match | Unmatched, hosts: Hosts) -> dict[str, Any]:
+    """How often, on which ranks and hosts, since when, and in which files."""
+    files = [redact(name) for name in found.files]
+    return {
+        "count": found.count,
+        "ranks": list(found.ranks),
+        "hosts": list(dict.fromkeys(map(hosts.shown, found.hosts))),
+        "firstSeen": found.first_seen,
+        "file": files[0] if files else None,
+        "files": files,
     }
 
 
@@ -117,7 +218,7 @@ def _candidate(known: Library, found: Candidate, link: Link) -> dict[str, Any]:
 
 
 def _match(
-    known: Library, found: Match, text: str, packages: Mapping[str, str], link: Link, budget: Budget
+    known: Library, found: Match, before: str, packages: Mapping[str, str], link: Link, budget: Budget
 ) -> dict[str, Any]:
     shown = _found(known, found.record_id)
     record, fault = shown.record, shown.fault
@@ -129,7 +230,7 @@ def _match(
             fault,
             found,
             budget,
-            before=text[max(0, found.span[0] - MOST_BEFORE) : found.span[0]],
+            before=before,
             siblings=[other.fault for other in siblings if other is not None and other.fault is not None],
         )
     operation, spec = filled or (None, None)
@@ -145,15 +246,13 @@ def _match(
         "score": round(found.score, 4),
         "line": found.line,
         "span": {"start": found.span[0], "end": found.span[1]},
-        "rendered": found.rendered,
+        # What is only similar has not been printed.
+        "rendered": "" if found.match_type == "fuzzy" else found.rendered,
         "captures": [_capture(item) for item in found.captures],
         "site": _site(found.site),
         "siblings": list(found.siblings),
         "versions": _versions(shown, packages),
         "role": found.role,
-        "count": found.count,
-        "ranks": list(found.ranks),
-        "firstSeen": found.first_seen,
         "evidence": list(found.evidence),
         "operation": operation,
         "spec": spec,

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request, Response
 
 from app.http.caching import Representation
+from app.lookup.origins import origins, place
 from app.lookup.service import page_of
 from app.pages.rendering import render
 from catalog.current import library
@@ -87,6 +88,8 @@ def _lines(value: Any, indent: str, width: int) -> Iterator[str]:
 _TOOLS: Mapping[str, Any] = {
     "has_kernel": has_kernel,
     "inline": inline,
+    "origins": origins,
+    "place": place,
     "pretty": pretty,
     "paragraphs": paragraphs,
     "short": title,

@@ -92,9 +92,9 @@ def order(match: Match) -> tuple[bool, int, float, tuple[int, int], str]:
     return not sure, _ROLES.index(match.role) if sure else 0, -match.score, match.span, match.record_id
 
 
-def first(matches: Sequence[Match]) -> int | None:
+def first(matches: Sequence[Match], files: Sequence[str] = ()) -> int | None:
     """The index of the root cause: the earliest match in its own right, by its time where all have one of a
-    kind, else by its place.
+    kind, else by its place; `files` are the logs in their order, where there are several.
     """
     causes = [
         (number, match)
@@ -106,7 +106,7 @@ def first(matches: Sequence[Match]) -> int | None:
         causes,
         key=lambda pair: (
             pair[1].moment.seconds if timed and pair[1].moment else 0.0,
-            pair[1].files[:1],
+            files.index(pair[1].files[0]) if pair[1].files else 0,
             pair[1].span,
         ),
         default=(None, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,6 +70,12 @@ def in_order(ranks: Iterable[int | str]) -> tuple[int | str, ...]:
     return tuple(sorted(ranks, key=lambda rank: (isinstance(rank, str), rank)))
 
 
+def without_rank(message: str, rank: int | str) -> str:
+    """A message without the number of the rank that prints it, where it is called so."""
+    number = re.escape(str(rank))
+    return re.sub(rf"(?i)((?<![\w.])(?:rank[ =:]{{0,2}}|cuda:|gpu )){number}(?!\w)", r"\1", message)
+
+
 @dataclass(slots=True)
 class Occurrence:
     """One message with the same values, wherever it occurs; `extent` is its first place."""
@@ -83,9 +90,14 @@ def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence]
     """Equal messages as one, and whether some were left out; a traceback's source lines are no messages."""
     occurrences: dict[tuple[int, bool, bytes], Occurrence] = {}
     variants: Counter[tuple[int, bool]] = Counter()
+    whose: dict[tuple[int, bool, str], tuple[int, bool, bytes]] = {}
+    """The messages by their text without the rank that prints it."""
     for place, wraps in outermost(places):
         kind = (place.found.group.number, context.in_source(pasted, place.start))
         identity = (*kind, key(pasted.data[place.start : place.end]))
+        if identity not in occurrences and (rank := origin(pasted, place.start).rank) is not None:
+            alike = without_rank(pasted.shown(place.start, place.end), rank)
+            identity = whose.setdefault((*kind, alike), identity)
         if identity not in occurrences:
             variants[kind] += 1
             if variants[kind] > VARIANTS:

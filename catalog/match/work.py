@@ -16,7 +16,15 @@ from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
 from catalog.match.literals import MOST_SIBLINGS, Found, Index, Scope, distinct, siblings
 from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
-from catalog.match.occurrences import Occurrence, Tally, mark_wrappers, raised_before, together
+from catalog.match.occurrences import (
+    Occurrence,
+    Tally,
+    mark_wrappers,
+    raised_before,
+    together,
+    without_rank,
+)
+from catalog.match.origin import origin
 from catalog.match.prepared import GRAM
 from catalog.match.redact import SHOWN, redact
 from catalog.match.score import judge, listed
@@ -238,6 +246,7 @@ class Work:
         """The exceptions in which nothing was found, each once."""
         covered = sorted(self.covered)
         listed: dict[tuple[str, bytes], tuple[Raised, Tally]] = {}
+        whose: dict[tuple[str, str], tuple[str, bytes]] = {}
         for raised in self.raised:
             at = bisect_right(covered, (raised.end, len(self.pasted.data)))
             # Overlaps the last message that starts before its end.
@@ -245,10 +254,13 @@ class Work:
                 continue
             stop = min(raised.end, raised.message + SHOWN)
             identity = (raised.exception, self.pasted.data[raised.message : stop])
+            if identity not in listed and (rank := origin(self.pasted, raised.start).rank) is not None:
+                alike = without_rank(identity[1].decode("latin-1"), rank)
+                identity = whose.setdefault((raised.exception, alike), identity)
             if identity not in listed:
                 if len(listed) == LISTED:
                     self.truncated = True
-                    break
+                    continue
                 listed[identity] = raised, Tally()
             listed[identity][1].add(self.pasted, raised.start, raised.end)
         return tuple(self._missed(raised, tally) for raised, tally in listed.values())
