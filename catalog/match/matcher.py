@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
-from catalog.match import causes, context, line
+from catalog.match import causes, context, heap, line
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
 from catalog.match.literals import Index, Scope, distinct, siblings
@@ -37,6 +37,8 @@ class Matcher:
         self.fuzzy = Fuzzy(self.index)
         self._versions = Versions(self.parts)
         self.has_codes = any(part.codes for part in self.parts)
+        if len(self.index) > heap.LARGE:
+            heap.give_back()
 
     def coded(self, code: str) -> list[Entry]:
         """The entries of an error code."""
