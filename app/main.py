@@ -23,7 +23,7 @@ from app.access.rates import Limiter
 from app.http import openapi, problems
 from app.http.bodies import BodyLimit
 from app.http.express import Express
-from app.http.headers import HeadAsGet, OpenReads, SecurityHeaders
+from app.http.headers import AnswerHeaders, HeadAsGet
 from app.http.logs import configure_logging
 from app.http.metrics import Metrics
 from app.http.observe import Observe
@@ -67,8 +67,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     )
     app.add_middleware(problems.CatchAll)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(OpenReads)
-    app.add_middleware(SecurityHeaders)
+    app.add_middleware(AnswerHeaders)
     app.add_middleware(Observe, metrics=metrics)
     for router in (
         operators.router,

@@ -6,7 +6,7 @@ import base64
 import binascii
 import logging
 import re
-from collections.abc import Iterable
+from itertools import chain
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,7 +17,7 @@ from app.access.keys import Keyring
 from app.access.rates import Limiter, network_of
 from app.errors import Forbidden, HeadersTooLarge, Problem, TooManyRequests, Unauthorized
 from app.http.problems import respond
-from app.http.urls import route_path
+from app.http.urls import path_of
 
 OPEN_PATHS = (
     "/about/",
@@ -82,12 +82,11 @@ class Gate:
         await self.app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Caller:
-        headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
-        if sum(len(name) + len(value) for name, value in headers) > self._most_bytes:
+        if sum(map(len, chain.from_iterable(scope["headers"]))) > self._most_bytes:
             raise HeadersTooLarge(f"The header fields take more than {self._most_bytes:,} bytes.")
         if not self._keys and self._limiter is None:
             return EVERYBODY
-        path = route_path(Request(scope))
+        path = path_of(scope)
         if not self._keys:
             self._count(scope, path, EVERYBODY)
             return EVERYBODY
@@ -118,7 +117,7 @@ class Gate:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             return self._anonymous
-        page = _is_page(route_path(Request(scope)))
+        page = _is_page(path_of(scope))
         if len(given) > 1:
             raise Unauthorized("There is more than one Authorization header.", basic=page)
         scheme, _, credentials = given[0].decode("latin-1").partition(" ")

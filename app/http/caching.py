@@ -6,7 +6,7 @@ import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,18 +59,39 @@ class Representation:
     ) -> Response:
         """200 or 304. `vary` names further request headers that chose this representation, such as Accept."""
         known = request.headers.get("if-none-match")
-        compressed = len(self.body) >= WORTHWHILE and _takes_gzip(request)
-        # A client that holds the other coding of the same bytes need not fetch them again.
-        order = (self.gzip_etag, self.etag) if compressed else (self.etag, self.gzip_etag)
+        compressed = len(self.body) >= WORTHWHILE and _takes_gzip(request.headers.get("accept-encoding", ""))
+        match = None
+        if known is not None:
+            # A client that holds the other coding of the same bytes need not fetch them again.
+            order = (self.gzip_etag, self.etag) if compressed else (self.etag, self.gzip_etag)
+            match = next((tag for tag in order if matches(known, tag)), None)
+        if headers:
+            return self._response(compressed, match, cache_control, vary, headers)
+        key = (compressed, match, cache_control, vary)
+        if key not in self._ready:
+            self._ready[key] = self._response(*key, {})
+        return self._ready[key]
+
+    @cached_property
+    def _ready(self) -> dict[tuple[bool, str | None, str, str], Response]:
+        """Responses made before: nothing of a request is in one, and sending it leaves it as it is."""
+        return {}
+
+    def _response(
+        self,
+        compressed: bool,
+        match: str | None,
+        cache_control: str,
+        vary: str,
+        headers: Mapping[str, str],
+    ) -> Response:
         fields = {
             "Cache-Control": cache_control,
             "Vary": f"Accept-Encoding, {vary}" if vary else "Accept-Encoding",
-            **(headers or {}),
+            **headers,
         }
-        if known is not None:
-            match = next((tag for tag in order if matches(known, tag)), None)
-            if match is not None:
-                return Response(status_code=304, headers={**fields, "ETag": match})
+        if match is not None:
+            return Response(status_code=304, headers={**fields, "ETag": match})
         if compressed and self.zipped is not None:
             fields |= {"ETag": self.gzip_etag, "Content-Encoding": "gzip"}
             return Response(self.zipped, media_type=self.media_type, headers=fields)
@@ -95,7 +116,8 @@ def json_response(
     return Representation(body, media_type).respond(request, cache_control=cache_control, headers=headers)
 
 
-def _takes_gzip(request: Request) -> bool:
-    accepted = weights(request.headers.get("accept-encoding", ""))
+@lru_cache(maxsize=512)
+def _takes_gzip(header: str) -> bool:
+    accepted = weights(header)
     gzip_weight = accepted.get("gzip", accepted.get("x-gzip", accepted.get("*", 0.0)))
     return gzip_weight > 0 and gzip_weight >= accepted.get("identity", 0.0)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.http.problems import on_http
-from app.http.urls import route_path
+from app.http.urls import path_of
 
 Handler = Callable[..., Awaitable[Response]]
 F = TypeVar("F", bound=Handler)
@@ -44,7 +44,7 @@ class Express:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not scope["query_string"]:
-            path = route_path(Request(scope))
+            path = path_of(scope)
             method = scope["method"]
             route = self._routes(scope["app"]).get((method, path))
             parameters: tuple[str, ...] = ()

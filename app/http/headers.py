@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PAGE_POLICY = "; ".join(
@@ -32,10 +32,18 @@ _OPEN = (
     (b"access-control-expose-headers", EXPOSED.encode()),
 )
 _READS = ("GET", "HEAD")
+_PREFLIGHT = (
+    (b"access-control-allow-methods", ", ".join(_READS).encode()),
+    (b"access-control-allow-headers", b"Accept, If-None-Match, X-Request-Id"),
+    (b"access-control-max-age", b"600"),
+)
 
 
-class SecurityHeaders:
-    """A content policy by media type, no sniffing, and no referrer elsewhere: a query may hold a log."""
+class AnswerHeaders:
+    """A content policy by media type, no sniffing, and no referrer elsewhere: a query may hold a log.
+
+    CORS: any site may read. Other methods get no such header, so browsers keep them from foreign pages.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -44,48 +52,29 @@ class SecurityHeaders:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        preflight = scope["method"] == "OPTIONS" and _is_preflight(scope)
+        reads = preflight or scope["method"] in _READS
 
-        async def secured(message: Message) -> None:
+        async def headed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Raw bytes: every answer passes here.
+                # Raw bytes, and one pass: every answer goes through here.
                 headers = list(message.get("headers", ()))
                 given = dict(headers)
                 page = given.get(b"content-type", b"").startswith(b"text/html")
                 headers += [item for item in (_PAGE if page else _DATA) if item[0] not in given]
+                if reads:
+                    headers += _OPEN
+                if preflight:
+                    headers += _PREFLIGHT
                 message["headers"] = headers
             await send(message)
 
-        await self.app(scope, receive, secured)
+        await self.app(scope, receive, headed)
 
 
-class OpenReads:
-    """CORS: any site may read. Other methods get no such header, so browsers keep them from foreign pages."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        preflight = scope["method"] == "OPTIONS" and (
-            Headers(scope=scope).get("access-control-request-method", "") in _READS
-        )
-        if scope["method"] not in _READS and not preflight:
-            await self.app(scope, receive, send)
-            return
-
-        async def opened(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_OPEN]
-                if preflight:
-                    headers = MutableHeaders(scope=message)
-                    headers["access-control-allow-methods"] = ", ".join(_READS)
-                    headers["access-control-allow-headers"] = "Accept, If-None-Match, X-Request-Id"
-                    headers["access-control-max-age"] = "600"
-            await send(message)
-
-        await self.app(scope, receive, opened)
+def _is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks on behalf of a page elsewhere if it may read."""
+    return Headers(scope=scope).get("access-control-request-method", "") in _READS
 
 
 class HeadAsGet:

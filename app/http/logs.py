@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+from time import time
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TextIO, TypeAlias
 
+from app.http import lines
 from app.http.observe import request_id
-from app.http.text import json_bytes
 
 ExcInfo: TypeAlias = (
     "tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]"
@@ -43,19 +46,17 @@ class JsonFormatter(logging.Formatter):
     """An object a line: time, level, logger, message, requestId, and the fields of what is logged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        name = getattr(record, "request_id", "-")
-        if name != "-":
-            line["requestId"] = name
-        line |= getattr(record, "fields", {})
+        fields = dict(getattr(record, "fields", {}))
         if record.exc_info:
-            line["exception"] = discreet(record.exc_info)
-        return json_bytes(line).decode()
+            fields["exception"] = discreet(record.exc_info)
+        return lines.line(
+            record.created,
+            record.levelname.lower(),
+            record.name,
+            record.getMessage(),
+            getattr(record, "request_id", "-"),
+            fields,
+        )
 
 
 def discreet(error: ExcInfo) -> list[str]:
@@ -83,8 +84,20 @@ def configure_logging(form: Literal["auto", "json", "text"] = "auto") -> None:
     handler = logging.StreamHandler()
     handler.addFilter(RequestIdFilter())
     handler.setFormatter(TextFormatter() if text else JsonFormatter())
+    if not text:
+        lines.direct = partial(_write, handler)
     for logger in (ours, logging.getLogger("uvicorn.error")):
         logger.addHandler(handler)
         logger.propagate = False
     ours.setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def _write(
+    handler: logging.StreamHandler[TextIO], logger: str, message: str, request: str, fields: Mapping[str, Any]
+) -> None:
+    """As the handler would, with its lock, but without a record."""
+    written = lines.line(time(), "info", logger, message, request, fields) + "\n"
+    with handler.lock or nullcontext():
+        handler.stream.write(written)
+        handler.stream.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from starlette.requests import HTTPConnection
 
 
@@ -10,7 +12,12 @@ def preferred(connection: HTTPConnection, *offers: str) -> str | None:
 
     None where the client accepts none of them. Offers are media types without parameters.
     """
-    header = ", ".join(connection.headers.getlist("accept"))
+    given = [value for name, value in connection.scope["headers"] if name == b"accept"]
+    return _preferred(b", ".join(given).decode("latin-1"), offers)
+
+
+@lru_cache(maxsize=512)
+def _preferred(header: str, offers: tuple[str, ...]) -> str | None:
     if not header.strip():
         return offers[0]
     ranges = weights(header)

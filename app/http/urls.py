@@ -30,8 +30,13 @@ def settings_of(connection: HTTPConnection) -> Settings:
 
 def route_path(connection: HTTPConnection) -> str:
     """The path without ROOT_PATH, whether or not the proxy has removed that."""
-    path, root = connection.scope["path"], settings_of(connection).root_path
-    return cast(str, path.removeprefix(root) if path.startswith(root + "/") else path)
+    return path_of(connection.scope)
+
+
+def path_of(scope: Scope) -> str:
+    """`route_path` of what a middleware gets."""
+    path, root = scope["path"], scope["app"].state.settings.root_path
+    return cast(str, path.removeprefix(root) if root and path.startswith(root + "/") else path)
 
 
 def link(connection: HTTPConnection, path: str) -> str:
