@@ -27,11 +27,11 @@ PTX = rb"""
   ret;
 }
 .visible .entry misaligned(.param .u64 p) {
-  .reg .u64 %a; .reg .u32 %v<4>;
+  .reg .u64 %a; .reg .u32 %v<1>;
   ld.param.u64 %a, [p];
   add.u64 %a, %a, 4;
-  ld.global.v4.u32 {%v0, %v1, %v2, %v3}, [%a];
-  st.global.u32 [%a], %v1;
+  ld.volatile.global.u32 %v0, [%a];
+  st.volatile.global.v4.u32 [%a], {%v0, %v0, %v0, %v0};
   ret;
 }
 .visible .entry endless(.param .u64 p) {
