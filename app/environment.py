@@ -6,16 +6,20 @@ import importlib.metadata
 import platform
 import shutil
 import socket
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 
 from app import host
 from app.host import Finding
+from app.jobs import file_store
 from app.settings import Settings, SettingsError, is_loopback, run_allowed, variable
+from app.worker.safety import nvml_card, refusal
 from kernels.target import Target
 
 FOREIGN = "kernels"
@@ -47,6 +51,7 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _own_environment()
     yield _catalog()
     yield _data_folder(settings.data)
+    yield from _jobs(settings.data)
     yield _snapshots(settings.data)
     yield address(settings)
     yield _keys(settings)
@@ -79,6 +84,28 @@ def _catalog() -> Finding:
     except Exception as error:  # noqa: BLE001 (a broken installation is what doctor is asked about)
         return Finding("catalog", "broken", str(error), "reinstall faultbook")
     return Finding("catalog", "ok", f"{len(catalog.records)} records, dataset {catalog.dataset_version}")
+
+
+def _jobs(folder: Path) -> Iterator[Finding]:
+    """Whether the file of jobs and results, where there is one, can be read by this version."""
+    path = folder / file_store.FILE
+    if not path.exists():
+        return
+    remedy = "restore a backup, or move the file away: the service begins a new one"
+    try:
+        with closing(sqlite3.connect(path, timeout=5)) as base:
+            (version,) = base.execute("PRAGMA user_version").fetchone()
+            wrong = base.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.Error as error:
+        yield Finding("jobs", "broken", f"{path}: {error}", remedy)
+        return
+    if wrong != "ok":
+        yield Finding("jobs", "broken", f"{path}: {wrong}", remedy)
+    elif version > file_store.VERSION:
+        detail = f"{path} was written by a newer Faultbook"
+        yield Finding("jobs", "broken", detail, "go back to that version, or restore the backup before it")
+    else:
+        yield Finding("jobs", "ok", f"{path}, {path.stat().st_size >> 20} MiB")
 
 
 def _snapshots(folder: Path) -> Finding:
@@ -183,7 +210,7 @@ def _worker(settings: Settings) -> Iterator[Finding]:
     found = host.devices()
     if found is not None:
         yield found
-    yield _gpu()
+    yield _gpu(settings)
     yield from host.compiler()
     yield host.triton_cache()
 
@@ -201,8 +228,14 @@ def _triton() -> Finding:
     return Finding("triton", "ok", version)
 
 
-def _gpu() -> Finding:
-    return Finding("gpu", "ok", _devices() or "a driver is loaded")
+def _gpu(settings: Settings) -> Finding:
+    """Which GPUs there are, and whether a run may use one just now, as a worker asks before each run."""
+    names = _devices() or "a driver is loaded"
+    reason = refusal(nvml_card(), int(settings.gpu_memory_reserve))
+    if reason:
+        remedy = "until then runs are answered as unsupported; lookups and checks go on"
+        return Finding("gpu", "missing", f"{names}; {reason}", remedy, required=settings.device == "cuda")
+    return Finding("gpu", "ok", names)
 
 
 def _devices() -> str:
