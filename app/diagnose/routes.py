@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.access.caller import caller_of
+from app.access.quotas import quotas_of
 from app.diagnose import schemas
 from app.diagnose.arguments import schema
 from app.diagnose.files import diagnose_files, file_of, files_of, files_schema
@@ -48,7 +49,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     catalog = load_catalog()
     settings = app.state.settings
     pool = WorkerPool(settings)
-    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version)
+    charge = app.state.quotas.charge
+    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, charge)
     app.state.diagnoser = diagnoser
     app.state.jobs = jobs = Jobs(
         await run_in_threadpool(open_store, settings),
@@ -59,6 +61,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     )
     probes(app)["worker"] = lambda: _worker_state(pool)
     probes(app)["jobs"] = lambda: _jobs_state(jobs)
+    app.state.metrics.watch_workers(pool)
     pool.start()
     jobs.start()
     try:
@@ -149,6 +152,8 @@ async def diagnose_checkpoint(
 
 
 async def _answered(request: Request, asked: Asked, question: Question) -> Response:
+    if question.level != "checks":
+        await run_in_threadpool(quotas_of(request).admit, caller_of(request))
     preferred = preference(request)
     if preferred.respond_async and asked.keepable:
         return await accept(request, asked, preferred)
@@ -163,7 +168,7 @@ def _reported(request: Request, answer: schemas.DiagnosisModel) -> Response:
 
 
 def _count(metrics: Metrics, answer: schemas.DiagnosisModel) -> None:
-    metrics.diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
+    metrics.diagnosed(answer.operation, answer.level, answer.verdict)
 
 
 @router.post(

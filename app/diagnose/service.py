@@ -21,6 +21,7 @@ from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.worker.messages import Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy, Runs
+from catalog import current
 from catalog.additions import request
 from kernels.call import Call, plain
 from kernels.checking import Check, Examination, Origin, Status
@@ -49,12 +50,20 @@ async def _nobody(_kind: str, _data: dict[str, Any]) -> None:
     """Reports that nobody reads."""
 
 
+Charge = Callable[[str, float], None]
+
+
+def _free(owner: str, seconds: float) -> None:
+    """Nobody counts what runs take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A call to diagnose, and what was assumed to make it complete.
 
     large   it was read from so much that checking it must not hold up other requests
     worker  who would run it, as far as that is known
+    owner   whose key asked it, to whom its runs are charged; empty without one
     """
 
     operation: Operation
@@ -65,6 +74,7 @@ class Question:
     assumed: tuple[str, ...]
     large: bool = False
     worker: Worker | None = None
+    owner: str = ""
 
     @property
     def own_target(self) -> Target | None:
@@ -84,8 +94,17 @@ class Tried:
 class Diagnoser:
     """Answers questions with the checks in this process and runs in the pool's."""
 
-    def __init__(self, settings: Settings, pool: Runs, record_id: RecordIds, dataset_version: str) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pool: Runs,
+        record_id: RecordIds,
+        dataset_version: str,
+        charge: Charge = _free,
+    ) -> None:
+        """`charge` is told the owner of each run and the seconds for which it had a worker."""
         self._settings = settings
+        self._charge = charge
         self._pool = pool
         self._record_id = record_id
         self._dataset_version = dataset_version
@@ -211,7 +230,10 @@ class Diagnoser:
 
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
-            return await self._pool.run(Job(question.operation.name, call, question.seed), question.worker)
+            job = Job(question.operation.name, call, question.seed)
+            outcome = await self._pool.run(job, question.worker)
+            await run_in_threadpool(self._charge, question.owner, outcome.seconds)
+            return outcome
         except PoolBusy as error:
             raise Unavailable(f"No run now: {error}.") from None
 
@@ -253,7 +275,7 @@ class Diagnoser:
                 driver=environment.driver,
                 faultbook=VERSION,
             ),
-            dataset_version=self._dataset_version,
+            dataset_version=current.version(),
         )
 
     def _raised(

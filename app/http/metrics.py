@@ -54,13 +54,6 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.diagnosis_latency = Histogram(
-            "faultbook_diagnosis_seconds",
-            "Time that a diagnosis took, by operation and level.",
-            ["operation", "level"],
-            buckets=_BUCKETS,
-            registry=self.registry,
-        )
         self._requests = cache(self.requests.labels)
         self._latency = cache(self.latency.labels)
 
@@ -76,10 +69,9 @@ class Metrics:
         self.lookups.labels(door, "match" if tier else "none").inc()
         self.lookup_latency.labels(door, tier or "none").observe(seconds)
 
-    def diagnosed(self, operation: str, level: str, verdict: str, seconds: float) -> None:
+    def diagnosed(self, operation: str, level: str, verdict: str) -> None:
         """Count one diagnosis."""
         self.diagnoses.labels(operation, level, verdict).inc()
-        self.diagnosis_latency.labels(operation, level).observe(seconds)
 
     def watch_workers(self, pool: Workers) -> None:
         """Show what the workers say of themselves whenever somebody asks."""

@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any, ParamSpec, TypeVar
 
@@ -154,7 +155,7 @@ class Jobs:
 
     async def answer(self, question: Question, owner: str, *, fresh: bool = False) -> DiagnosisModel:
         """A diagnosis at once: of an equal question where one is stored, unless it has to be `fresh`."""
-        answer, key = await self._diagnosis(question, fresh=fresh)
+        answer, key = await self._diagnosis(replace(question, owner=owner), fresh=fresh)
         if answer.level == "run":
             ending = _done(answer, key)
             try:
@@ -250,7 +251,7 @@ class Jobs:
 
     async def _patiently(self, claim: Claim) -> Ending:
         """The diagnosis; a worker that is busy or lost is waited for."""
-        question = await read_asked(claim.request).question()
+        question = replace(await read_asked(claim.request).question(), owner=claim.owner)
         deadline = monotonic() + PATIENCE
         while True:
             try:

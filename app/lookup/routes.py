@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from time import perf_counter
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from app.errors import ContentTooLarge, Fault, InvalidRequest, UnsupportedMediaType, described
 from app.http.bodies import decode, malformed, media_type, parse_json, read_bytes, request_body
 from app.http.caching import json_response
+from app.http.metrics import metrics_of
 from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.lookup import schemas, service
@@ -41,8 +43,10 @@ async def search(
     if not query.strip():
         fault = Fault("/q", "missing: what to search for, as q or message", "query")
         raise InvalidRequest("The request has one fault.", faults=[fault])
+    began = perf_counter()
     ask = partial(service.search, query, repo=repo or None, limit=limit, link=partial(absolute, request))
     answer = ask() if len(query) <= SHORT else await run_in_threadpool(ask)
+    metrics_of(request).looked_up("search", service.tier(answer), perf_counter() - began)
     # What is searched for may be private: no shared cache keeps the answer.
     return json_response(request, json_bytes(answer), cache_control="private, max-age=60")
 
@@ -58,6 +62,7 @@ async def search(
 )
 async def match(request: Request) -> Response:
     asked = await _asked(request)
+    began = perf_counter()
     answer = await run_in_threadpool(
         service.match_text,
         asked.text,
@@ -66,6 +71,7 @@ async def match(request: Request) -> Response:
         limit=asked.limit,
         link=partial(absolute, request),
     )
+    metrics_of(request).looked_up("match", service.tier(answer), perf_counter() - began)
     return Response(json_bytes(answer), media_type="application/json", headers={"Cache-Control": "no-store"})
 
 

@@ -10,7 +10,7 @@ from app.lookup.prefill import Budget, prefilled
 from catalog.additions import versions
 from catalog.current import library
 from catalog.library import Enriched, Known, Library
-from catalog.match import POSSIBLE, Candidate, Capture, Match, Report, Site, Unmatched, redact
+from catalog.match import MATCH, POSSIBLE, Candidate, Capture, Match, Report, Site, Unmatched, redact
 from catalog.match.causes import notice
 from catalog.match.gathering import Source, gathered
 from catalog.snapshots.record import FromSource
@@ -177,6 +177,12 @@ def _origin(found: Match | Unmatched, hosts: Hosts) -> dict[str, Any]:
         "file": files[0] if files else None,
         "files": files,
     }
+
+
+def tier(answer: Mapping[str, Any]) -> str | None:
+    """How the best match of an answer was found; None where nothing is sure enough to be called a match."""
+    best = max(answer["matches"], key=lambda match: match["score"], default=None)
+    return best["matchType"] if best is not None and best["score"] >= MATCH else None
 
 
 def repositories() -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.concurrency import run_in_threadpool
 
+from app.access.caller import caller_of
+from app.access.quotas import quotas_of
 from app.diagnose.questions import operation_named, read_question
 from app.diagnose.routes import diagnoser_of
 from app.diagnose.schemas import DiagnosisModel
@@ -92,10 +95,13 @@ async def posted(request: Request, name: str) -> Response:
     try:
         question = await read_question(_request(operation, form))
         _refuse_foreign_run(request, question)
-        answer = await diagnoser_of(request).diagnose(question)
+        caller = caller_of(request)
+        if question.level != "checks":
+            await run_in_threadpool(quotas_of(request).admit, caller)
+        answer = await diagnoser_of(request).diagnose(replace(question, owner=caller.name))
     except Problem as problem:
         return _answered(request, operation, form, problem=problem)
-    metrics_of(request).diagnoses.labels(answer.operation, answer.level, answer.verdict).inc()
+    metrics_of(request).diagnosed(answer.operation, answer.level, answer.verdict)
     return _answered(request, operation, form, answer=answer)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
+from time import perf_counter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +14,7 @@ from starlette.responses import RedirectResponse
 
 from app.http.metrics import metrics_of
 from app.http.urls import link
-from app.lookup.service import match_text, search
+from app.lookup.service import match_text, search, tier
 from app.pages.forms import read_pasted
 from app.pages.presenting import NOT_STORED, page, record_path, stored
 from catalog import current
@@ -51,9 +52,10 @@ async def pasted(request: Request) -> Response:
 
 
 async def _answer(request: Request, text: str, twin: str, *, worded: int = 0, query: str = "") -> Response:
+    began = perf_counter()
     answer = await run_in_threadpool(found_in, text) if text.strip() else None
     if answer:
-        metrics_of(request).lookups.labels("page", "match" if answer["hasMatch"] else "none").inc()
+        metrics_of(request).looked_up("page", tier(answer), perf_counter() - began)
     shown = redact(text) if len(text) <= MOST_ECHOED else ""
     return page(
         request,
