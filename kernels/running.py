@@ -13,15 +13,13 @@ import torch
 
 from kernels.call import Call
 from kernels.dtypes import DType
+from kernels.guarding import guarded
 from kernels.live import torch_dtype
-from kernels.spec import BASE_ALIGNMENT, TensorSpec
+from kernels.spec import TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable, seeded  # noqa: F401
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]
-
-POISON = 0xA5
-"""Byte that fills outputs before a run, so that an element nobody wrote shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +76,7 @@ def materialise(call: Call, fill: Mapping[str, Values], device: str) -> Argument
 def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.Tensor:
     """One tensor with the spec's shape, strides, dtype and alignment; poisoned where no values are given."""
     dtype = torch_dtype(spec.dtype)
-    raw = torch.full((spec.storage_bytes + BASE_ALIGNMENT,), POISON, dtype=torch.uint8, device=device)
-    start = -raw.data_ptr() % BASE_ALIGNMENT
-    storage = raw[start : start + spec.storage_bytes].view(dtype)
+    storage = guarded(spec.storage_bytes, device).view(dtype)
     tensor = storage.as_strided(spec.shape, spec.strides, storage.storage_offset() + spec.offset)
     if values is not None and spec.numel:
         # Elements that share memory cannot all hold values of their own: the memory is filled once, in order.

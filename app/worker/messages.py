@@ -84,7 +84,8 @@ class Outcome:
 
     milliseconds   of the operation alone, None when it did not return
     seconds        for which it had a worker to itself, what is counted against a quota
-    detail         one sentence where it crashed, ran out of memory or time, or was refused
+    detail         where it crashed, ran out of memory or time, was refused, or wrote where it must not
+    breaches       memory that it wrote and must not have, a sentence each
     """
 
     ending: Ending
@@ -96,8 +97,10 @@ class Outcome:
     detail: str = ""
     environment: Environment = field(default_factory=Environment)
     seconds: float = 0.0
+    breaches: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
-        """Whether every output is within its tolerance of the reference."""
-        return self.ending == "returned" and all(output.within for output in self.outputs)
+        """Whether every output is within its tolerance of the reference, and nothing else was written."""
+        within = all(output.within for output in self.outputs)
+        return self.ending == "returned" and within and not self.breaches

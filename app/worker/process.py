@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ from typing import Any
 
 from app.worker import groups, safety
 from app.worker.gpu import WorkerGpu
-from app.worker.messages import Device, Environment, Job, Outcome, Output, Raised, Worker
+from app.worker.messages import Device, Environment, Job, Outcome, Raised, Worker
 from kernels.call import Call
 from kernels.registry import Operation, folder_of, operations
 
@@ -161,22 +160,17 @@ def run(job: Job) -> Outcome:
 def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) -> Outcome:
     import torch
 
-    from kernels.running import compare
+    from app.worker.measuring import measure
 
     try:
-        if _state["device"] == "cuda" and runner.implementation == "triton":
-            # The first call compiles the kernel; it is made on tensors that are thrown away.
-            arguments = _build(operation, runner, job)
-            with _emulated(job.call, arguments):
-                runner.function(**arguments)
-        arguments = _build(operation, runner, job)
-        with _emulated(job.call, arguments):
-            started = time.perf_counter()
-            returned = runner.function(**arguments)
-            _synchronise()
-            milliseconds = (time.perf_counter() - started) * 1e3
-            written = runner.outputs(arguments, returned)
-            expected = runner.reference(_build(operation, runner, job))
+        found = measure(
+            operation,
+            runner,
+            job.call,
+            lambda: _build(operation, runner, job),
+            lambda arguments: _emulated(job.call, arguments),
+            cuda=_state["device"] == "cuda",
+        )
     except torch.OutOfMemoryError as error:
         return Outcome("out-of-memory", detail=str(error)[:500], **common)
     except RuntimeError as error:
@@ -185,26 +179,14 @@ def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) ->
         return _raised(error, common)
     except Exception as error:  # noqa: BLE001 (whatever the operation raises is the result)
         return _raised(error, common)
-    outputs = []
-    for name, tensor in written.items():
-        tolerance = runner.tolerance(name, job.call)
-        found = compare(name, tensor, expected[name], tolerance)
-        outputs.append(
-            Output(
-                name,
-                tuple(tensor.shape),
-                str(tensor.dtype).removeprefix("torch."),
-                found.max_abs_error,
-                found.max_rel_error,
-                found.mismatches,
-                found.elements,
-                found.within,
-                tolerance.atol,
-                tolerance.rtol,
-                tolerance.share,
-            )
-        )
-    return Outcome("returned", milliseconds=milliseconds, outputs=tuple(outputs), **common)
+    return Outcome(
+        "returned",
+        milliseconds=found.milliseconds,
+        outputs=found.outputs,
+        breaches=found.breaches,
+        detail="; ".join((*found.breaches, *found.remarks)),
+        **common,
+    )
 
 
 def _raised(error: Exception, common: dict[str, Any]) -> Outcome:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kernels.dtypes import DType
 from kernels.live import spec_of, torch_dtype
-from kernels.running import POISON, Tolerance, build_tensor, compare
+from kernels.guarding import POISON
+from kernels.running import Tolerance, build_tensor, compare
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Zeros, seeded
 
