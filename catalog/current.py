@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
 
-from catalog.library import Library
+from catalog.library import Library, dataset_version
 from catalog.overlay import Overlay
 from catalog.overlay import state as overlay_state
 from catalog.snapshots.manifest import Held, SnapshotError
@@ -58,7 +58,7 @@ class Current:
             with self._lock:
                 if self._library is None:
                     self._read()
-        elif self._watched and time.monotonic() - self._looked > EVERY:
+        elif self.watched and time.monotonic() - self._looked > EVERY:
             self._looked = time.monotonic()
             if self._looking is None or not self._looking.is_alive():
                 self._looking = Thread(target=self.refresh, name="faultbook-library", daemon=True)
@@ -75,13 +75,21 @@ class Current:
             there = set(map(self._identity, held))
             self._right &= there
             self._wrong = {key: why for key, why in self._wrong.items() if key in there}
-            if self._library is None or (self._watched and self._now() != self._state):
+            if self._library is None or (self.watched and self._now() != self._state):
                 self._read()
             assert self._library is not None
             return self._library
 
     @property
-    def _watched(self) -> bool:
+    def dataset_version(self) -> str:
+        """The library's; before it is read, what the manifest makes it: a diagnosis needs no more of it."""
+        if self._library is None:
+            return dataset_version(load_catalog(), self._held())
+        return self.get().dataset_version
+
+    @property
+    def watched(self) -> bool:
+        """Whether it is over a folder at all, which may change."""
         return self._shelf is not None or self._notes is not None
 
     def _now(self) -> object:
@@ -178,6 +186,17 @@ def use(data: Path | None, notes: Path | None = None) -> Current:
     return _current
 
 
+def use_unless_used(data: Path | None, notes: Path | None = None) -> None:
+    """As `use`, for a command that may run inside of something that has chosen already."""
+    if not _current.watched:
+        use(data, notes)
+
+
 def library() -> Library:
     """The library in use."""
     return _current.get()
+
+
+def version() -> str:
+    """The `datasetVersion` of every answer, whatever part of the library it is from."""
+    return _current.dataset_version

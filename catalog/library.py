@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -80,12 +80,7 @@ class Library:
     @cached_property
     def dataset_version(self) -> str:
         """The curated records' version; with snapshots a digest over all."""
-        curated = self.catalog.dataset_version
-        if not self.held:
-            return curated
-        date, _, _ = curated.rpartition("-")
-        digests = sorted(item.sha256 for item in self.held)
-        return f"{date}-{hashlib.sha256(''.join([curated, *digests]).encode()).hexdigest()[:12]}"
+        return dataset_version(self.catalog, self.held)
 
     @cached_property
     def matcher(self) -> Matcher:
@@ -227,6 +222,16 @@ class Library:
     def record_count(self) -> int:
         """All records, each once."""
         return sum(found.error_count for found in self.repositories)
+
+
+def dataset_version(catalog: Catalog, held: Iterable[Held]) -> str:
+    """The version of the curated records and these snapshots: the one that every answer carries."""
+    digests = sorted(item.sha256 for item in held)
+    curated = catalog.dataset_version
+    if not digests:
+        return curated
+    date, _, _ = curated.rpartition("-")
+    return f"{date}-{hashlib.sha256(''.join([curated, *digests]).encode()).hexdigest()[:12]}"
 
 
 def _enriched(curated: Curated, rows: Sequence[tuple[Snapshot, Row]]) -> Enriched:

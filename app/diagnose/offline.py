@@ -11,6 +11,7 @@ from app.diagnose.questions import operation_named, parse_question
 from app.diagnose.service import Diagnoser, summaries
 from app.settings import Settings, load
 from app.worker.pool import WorkerPool
+from catalog import current
 from catalog.store import load_catalog
 from kernels.safetensors_file.file_start import first_bytes
 
@@ -50,5 +51,6 @@ def operation_document(name: str) -> dict[str, Any]:
 
 
 def _diagnoser(settings: Settings, pool: WorkerPool) -> Diagnoser:
+    current.use_unless_used(settings.data, settings.notes)
     catalog = load_catalog()
     return Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version)

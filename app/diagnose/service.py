@@ -19,6 +19,7 @@ from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
+from app.upstream.asking import Upstream
 from app.worker.messages import Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy, Runs
 from catalog import current
@@ -101,9 +102,13 @@ class Diagnoser:
         record_id: RecordIds,
         dataset_version: str,
         charge: Charge = _free,
+        upstream: Upstream | None = None,
     ) -> None:
-        """`charge` is told the owner of each run and the seconds for which it had a worker."""
+        """`charge` is told the owner of each run and the seconds for which it had a worker; `upstream` is
+        asked beside it.
+        """
         self._settings = settings
+        self._upstream = upstream
         self._charge = charge
         self._pool = pool
         self._record_id = record_id
@@ -133,7 +138,12 @@ class Diagnoser:
             return ""
         settings = self._settings
         asked = (question.operation.name, question.call, question.device, question.seed, question.assumed)
-        limits = (settings.allow_faulting_runs, settings.run_timeout, int(settings.max_tensor_bytes))
+        limits = (
+            settings.allow_faulting_runs,
+            settings.run_timeout,
+            int(settings.max_tensor_bytes),
+            settings.upstream_python,
+        )
         return identity(asked, question.level, question.worker, self._dataset_version, VERSION, limits)
 
     async def diagnose(
@@ -160,13 +170,32 @@ class Diagnoser:
                 await report("run", {"ending": outcome.ending})
                 if outcome.ending == "unsupported":
                     can_run, obstacle, outcome = False, outcome.detail, None
+        said = await self._upstream_says(question, level, examination)
         repairs = (await aside(fix_search.search, operation, call, examination)).repairs
         told = await aside(advice, operation, call, examination, repairs)
         tried = [Tried(repair) for repair in repairs]
         if can_run and (outcome is None or outcome.ending != "timed-out"):
             tried = await self._try(question, repairs, report)
         return await aside(
-            self._answer, question, level, examination, outcome, obstacle, tried, told, assumed
+            self._answer, question, level, examination, outcome, obstacle, tried, told, assumed, said
+        )
+
+    async def _upstream_says(
+        self, question: Question, level: schemas.Level, examination: Examination
+    ) -> schemas.UpstreamModel | None:
+        """Upstream's own word at level run, where there is an interpreter to ask; no kernel is launched that
+        would write outside its tensors, takes too much memory or is for another GPU.
+        """
+        if self._upstream is None or level != "run" or not run_allowed(self._settings):
+            return None
+        safe = examination.raised is not None or not examination.rejected
+        runs = (
+            (safe or self._settings.allow_faulting_runs)
+            and storage(question.call) <= self._settings.max_tensor_bytes
+            and not _is_elsewhere(question)
+        )
+        return await self._upstream.ask(
+            question.operation, question.call, question.seed, examination, self._record_id, runs=runs
         )
 
     async def _try(self, question: Question, repairs: Sequence[Repair], report: Report) -> list[Tried]:
@@ -247,6 +276,7 @@ class Diagnoser:
         tried: list[Tried],
         told: list[str],
         assumed: list[str],
+        said: schemas.UpstreamModel | None,
     ) -> schemas.DiagnosisModel:
         operation = question.operation
         worker = question.worker
@@ -265,7 +295,7 @@ class Diagnoser:
             run=run_model(outcome),
             disagreement=disagreement(examination, outcome),
             detail=obstacle or (outcome.detail if outcome else "") or None,
-            upstream=None,
+            upstream=said,
             assumed=assumed,
             reproduction=reproduction(operation, question.call),
             environment=schemas.EnvironmentModel(

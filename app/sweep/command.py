@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from app.settings import SettingsError, load
 from app.terminal import Arguments, Exit, Json, Spec, call_body, literal, out, print_json, usage
 
 _RANGE = re.compile(r"(-?[0-9]{1,19}):(-?[0-9]{1,19})(?::([0-9]{1,19}))?")
@@ -35,7 +36,13 @@ def sweep(
     """Say where a call passes while one or two of its arguments vary, and which check rules the rest out."""
     from app.http.text import json_bytes
     from app.sweep.service import sweep as answered
+    from catalog import current
 
+    try:
+        settings = load()
+    except SettingsError as error:
+        usage(str(error))
+    current.use_unless_used(settings.data, settings.notes)
     body = call_body(operation, spec, arg or [], target=target)
     for member in ("level", "device", "seed"):  # of a request to diagnose, which a sweep has no use for
         body.pop(member, None)

@@ -17,6 +17,7 @@ from app.http.bodies import invalid, load_json, pointer
 from app.sweep.axes import Axis, Wrong, clashes, read_axis
 from app.sweep.regions import regions
 from app.sweep.schemas import MAX_POINTS, ExtentModel, PointModel, RegionModel, SweepModel, SweepRequest
+from catalog import current
 from catalog.store import load_catalog
 from kernels.call import Call
 from kernels.checking import Check
@@ -52,7 +53,7 @@ def sweep(body: bytes) -> SweepModel:
         regions=list(_regions(axes, points, width)),
         passing=sum(point.passes for point in points),
         assumed=list(assumed),
-        dataset_version=load_catalog().dataset_version,
+        dataset_version=current.version(),
     )
 
 
@@ -85,6 +86,7 @@ def _points(
     operation: Operation, given: Given, axes: list[Axis], combinations: list[tuple[int, ...]]
 ) -> list[PointModel]:
     shared = SharedChecks(operation.stages, operation.call)
+    calls = _Calls(operation, given, axes)
     record_id = load_catalog().record_id_of
     told: dict[int, RaisedModel] = {}
     until = thread_time() + MAX_SECONDS
@@ -93,7 +95,7 @@ def _points(
         if thread_time() > until:
             detail = f"{done:,} of {len(combinations):,} points took {MAX_SECONDS:g} s, the most of a sweep"
             raise ContentTooLarge(f"{detail}.", faults=[Fault("/vary", detail)])
-        ruling = shared.examine(_call(operation, given, axes, places))
+        ruling = shared.examine(calls.at(places))
         raised = ruling.raised
         if raised is not None and id(raised) not in told:
             check = type(raised)
@@ -119,27 +121,43 @@ def _point(values: dict[str, Any], ruling: Ruling, raised: RaisedModel | None) -
     )
 
 
-def _call(operation: Operation, given: Given, axes: list[Axis], places: tuple[int, ...]) -> Call:
-    """The call of a point: what is varied put into the arguments given, the rest fitted to them."""
-    arguments = dict(given)
-    late = []
-    # A tensor's strides are those of its new shape, so they come after it.
-    for axis, place in sorted(
-        zip(axes, places, strict=True), key=lambda item: item[0].attribute == "strides"
-    ):
-        if not axis.attribute:
-            arguments[axis.name] = axis.values[place]
-        elif axis.name in arguments:
-            arguments[axis.name] = _applied(axis, arguments[axis.name], place)
-        else:
-            late.append((axis, place))
-    call = operation.fit(arguments)
-    if late:
-        for axis, place in late:
-            tensor = arguments.get(axis.name, getattr(call, axis.name))
-            arguments[axis.name] = _applied(axis, tensor, place)
-        call = operation.fit(arguments)
-    return call
+class _Calls:
+    """The calls of a sweep: what is varied put into the arguments given, the rest fitted to them."""
+
+    def __init__(self, operation: Operation, given: Given, axes: list[Axis]) -> None:
+        self._operation, self._given = operation, given
+        # A tensor's strides are those of its new shape, so they come after it.
+        order = sorted(range(len(axes)), key=lambda at: axes[at].attribute == "strides")
+        late = {at for at in order if axes[at].attribute and axes[at].name not in given}
+        varied = {axes[at].name for at in order if not axes[at].attribute}
+        self._early = [(at, axes[at]) for at in order if at not in late or axes[at].name in varied]
+        self._late = [(at, axes[at]) for at in order if at in late and axes[at].name not in varied]
+        self._fitted: tuple[list[int], Call] | None = None
+
+    def at(self, places: tuple[int, ...]) -> Call:
+        """The call of a point."""
+        arguments = dict(self._given)
+        self._put(arguments, self._early, places)
+        if self._late:
+            fitted = self._around(arguments, places)
+            for _, axis in self._late:
+                arguments.setdefault(axis.name, getattr(fitted, axis.name))
+            self._put(arguments, self._late, places)
+        return self._operation.fit(arguments)
+
+    def _put(self, arguments: dict[str, Any], axes: list[tuple[int, Axis]], places: tuple[int, ...]) -> None:
+        for at, axis in axes:
+            if axis.attribute:
+                arguments[axis.name] = _applied(axis, arguments[axis.name], places[at])
+            else:
+                arguments[axis.name] = axis.values[places[at]]
+
+    def _around(self, arguments: dict[str, Any], places: tuple[int, ...]) -> Call:
+        """The call before the axes whose tensors were not given; neighbours mostly share it."""
+        early = [places[at] for at, _ in self._early]
+        if self._fitted is None or self._fitted[0] != early:
+            self._fitted = early, self._operation.fit(arguments)
+        return self._fitted[1]
 
 
 def _applied(axis: Axis, tensor: Any, place: int) -> Any:

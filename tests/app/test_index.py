@@ -66,6 +66,22 @@ def test_a_scanned_record_is_found_and_served(served: TestClient) -> None:
     assert searched["id"] == found["id"]
 
 
+def test_every_answer_names_the_same_version_of_the_data(
+    served: TestClient, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = {"operation": "per_token_group_quant", "arguments": {}, "level": "checks"}
+    sweep = {**call, "vary": {"group_size": [16, 128]}}
+    answers = [
+        served.get("/api/repos").json(),
+        served.post("/api/diagnose", json=call).json(),
+        served.post("/api/diagnose/sweep", json={key: sweep[key] for key in sweep if key != "level"}).json(),
+    ]
+    monkeypatch.setenv("FAULTBOOK_DATA", str(data))
+    done = CliRunner().invoke(cli, ["diagnose", "per_token_group_quant", "--level", "checks", "--json"])
+    answers.append(json.loads(done.output))
+    assert len({answer["datasetVersion"] for answer in answers}) == 1
+
+
 def test_a_log_line_below_error_level_is_no_match(served: TestClient) -> None:
     text = "WARNING: the flux capacitor of 88 is getting warm"
     answer = served.post("/api/match", content=text, headers={"Content-Type": "text/plain"}).json()

@@ -165,6 +165,14 @@ def test_the_data_set_is_another_with_snapshots(library: Library) -> None:
     assert library.dataset_version.startswith(load_catalog().dataset_version.rpartition("-")[0])
 
 
+def test_one_version_stands_for_all_that_is_answered_from(data: Path, library: Library) -> None:
+    """Also for a command that diagnoses and never reads a snapshot."""
+    unread = current.Current(data)
+    assert unread.dataset_version == library.dataset_version
+    assert unread._library is None
+    assert current.version() == library.dataset_version
+
+
 def test_a_snapshot_is_picked_up_while_serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(current, "EVERY", 0.0)
     reader = current.use(tmp_path)
