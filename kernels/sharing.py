@@ -1,17 +1,20 @@
 """Many calls of one operation examined together: a check is evaluated once for all it cannot tell apart.
 
 A check is a pure function of the call's fields. While it is evaluated, what it reads is noted, of a tensor
-each attribute apart, and the answer is kept under the values read, in the order of reading: what is read
-first is the same for every call, what is read next depends on the values read before it alone. A call with
-the same values there has the same answer, whatever else it holds. Steps between checks are kept alike.
+each attribute and each size apart, and the answer is kept under the values read, in the order of reading:
+what is read first is the same for every call, what is read next depends on the values read before it alone. A
+call with the same values there has the same answer, whatever else it holds. Steps between checks are kept
+alike.
+
+Noting takes many times what evaluating does. Where hardly any call has values that were met before, as among
+ten thousand token counts, nothing is noted any more and each call is evaluated by itself.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from kernels.call import TENSOR_ATTRIBUTES, Call
@@ -28,10 +31,16 @@ from kernels.checking import (
     evaluate,
     walk,
 )
+from kernels.noting import Noting, Path, key_of, plain_call, unwatched
 from kernels.spec import TensorSpec
-from kernels.values import Values
 
 Checks = frozenset[type[Check[Any]]]
+
+TRIED = 128
+"""Answers of one check that are kept before it is asked whether that is of use."""
+
+LEAST_USE = 5
+"""Calls that an answer has to serve on average; else none is kept any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +78,44 @@ class _Found:
 
 @dataclass(slots=True)
 class _Branch:
-    """What is read, as a path, and what follows for each value by its identity."""
+    """What is read, and what follows for each value of it."""
 
-    path: str
-    following: dict[int, Any]
+    path: Path
+    following: dict[object, Any]
 
 
 @dataclass(slots=True)
 class _Memo:
     """Answers of one pure function of a call's fields, by the values of what it reads of them: a tree whose
     leaves are the answers, None where nothing is known.
+
+    kept    how many answers it holds
+    asked   how often it was asked for one
+    alone   nothing is kept any more
     """
 
     start: Any = None
+    kept: int = 0
+    asked: int = 0
+    alone: bool = False
 
-    def keep(self, point: _Point, reads: Iterable[str], answer: object) -> None:
+    def keep(self, point: _Point, reads: Iterable[Path], answer: object) -> None:
         """Remember the answer under the values of what was read, in the order of reading."""
+        self.kept += 1
+        self.alone = self.kept >= TRIED and self.kept * LEAST_USE > self.asked
         branch: _Branch | None = None
-        key = 0
+        key: object = None
         for path in reads:
             node = self.start if branch is None else branch.following.get(key)
             if node is None:
                 node = _Branch(path, {})
                 self._put(branch, key, node)
-            if node.__class__ is not _Branch or node.path != path:
+            if node.__class__ is not _Branch or node.path is not path:
                 raise AssertionError(f"reading {path} depends on something other than the call")
-            branch, key = node, point.identities[path]
+            branch, key = node, point.key(path)
         self._put(branch, key, answer)
 
-    def _put(self, branch: _Branch | None, key: int, node: object) -> None:
+    def _put(self, branch: _Branch | None, key: object, node: object) -> None:
         if branch is None:
             self.start = node
         else:
@@ -106,31 +124,33 @@ class _Memo:
 
 @dataclass(slots=True)
 class _Point:
-    """A call between two steps: its fields, what tells it apart, and itself as one that notes its readers."""
+    """A call between two steps: its fields, and the keys of what was asked of them so far.
+
+    watched   the call as one that notes its readers
+    plain     the call
+    """
 
     values: dict[str, Any]
-    identities: dict[str, int]
-    subject: Call | None = None
+    keys: dict[Path, object] = field(default_factory=dict)
+    watched: Call | None = None
+    plain: Call | None = None
+
+    def key(self, path: Path) -> object:
+        """What tells this call from others in what is read there."""
+        try:
+            return self.keys[path]
+        except KeyError:
+            key = self.keys[path] = path.key(self.values)
+            return key
 
     def answer(self, memo: _Memo) -> Any:
         """What is known of this call; None where nothing is."""
         node = memo.start
-        while node.__class__ is _Branch:
-            node = node.following.get(self.identities[node.path])
+        if node.__class__ is _Branch:
+            memo.asked += 1
+            while node.__class__ is _Branch:
+                node = node.following.get(self.key(node.path))
         return node
-
-
-def _path(name: str, attribute: str = "") -> str:
-    """What is read: a field as such, or an attribute of the tensor that it holds."""
-    return f"{name}.{attribute}"
-
-
-def _identity(values: dict[str, Any], name: str, attribute: str) -> int:
-    """What tells values of a path apart; of a tensor as such only that it is one."""
-    value = values[name]
-    if isinstance(value, TensorSpec):
-        return id(getattr(value, attribute)) if attribute else 0
-    return id(value)
 
 
 @dataclass(slots=True)
@@ -139,6 +159,7 @@ class _Unit:
 
     memo     what it finds where all its premises hold
     without  the same where some do not, by which
+    parts    of a loop each check over all items: where all pass, so does the loop
     """
 
     stage: Given | Each
@@ -146,25 +167,34 @@ class _Unit:
     premises: Checks
     memo: _Memo = field(default_factory=_Memo)
     without: dict[Checks, _Memo] = field(default_factory=dict)
+    parts: tuple[_Unit, ...] = ()
+
+    def forget(self) -> None:
+        """Void what was kept."""
+        self.memo = _Memo()
+        self.without.clear()
+        for part in self.parts:
+            part.forget()
 
 
 class SharedChecks:
     """Examines many calls of one operation as `examine` does, each up to the check that raises."""
 
     def __init__(self, stages: Stages, call: type[Call]) -> None:
+        self._call = call
         self._names = tuple(field.name for field in dataclasses.fields(call))
         self._units = list(_units(stages))
-        self._first: dict[str, Any] = {}
-        self._moving: dict[str, tuple[str, str]] = {}
-        self._known: dict[Any, Any] = {}
         self._steps: dict[int, _Memo] = {}
-        self._reads: dict[str, None] = {}
-        self._traced = _traced(call, self._moving, self._reads)
-        self._tensors = {name: _traced_tensor(name, self._moving, self._reads) for name in self._names}
+        self._first: dict[str, Any] = {}
+        self._moving: set[tuple[str, str]] = set()
+        self._fixed: dict[str, tuple[str, ...]] = dict.fromkeys(self._names, ("", *TENSOR_ATTRIBUTES))
+        self._moving_tensors: set[str] = set()
+        self._reads: dict[Path, None] = {}
+        self._noting = Noting(call, self._moving, self._reads)
 
     def examine(self, call: Call) -> Ruling:
         """What the checks say of a call."""
-        values = {name: self._same(name, getattr(call, name)) for name in self._names}
+        values = {name: getattr(call, name) for name in self._names}
         if not self._first:
             self._first = values
         while True:
@@ -179,28 +209,34 @@ class SharedChecks:
         """The call of these fields. What differs from the first call moves from now on; what was kept while
         it was taken for fixed is void.
         """
-        moved = {_path(*place): place for place in self._differences(values)}
-        if not moved.keys() <= self._moving.keys():
-            self._moving.update(moved)
+        moved = set(self._differences(values))
+        if moved:
+            self._moving |= moved
+            self._moving_tensors |= {name for name, attribute in moved if attribute}
+            for name in self._names:
+                places = ((name, attribute) for attribute in ("", *TENSOR_ATTRIBUTES))
+                self._fixed[name] = tuple(place[1] for place in places if place not in self._moving)
             self._steps.clear()
             for unit in self._units:
                 if isinstance(unit, _Unit):
-                    unit.memo = _Memo()
-                    unit.without.clear()
-        return _Point(values, {path: _identity(values, *place) for path, place in self._moving.items()})
+                    unit.forget()
+        return _Point(values)
 
     def _differences(self, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        """(field, attribute) of what was taken for fixed and is not."""
         for name, value in values.items():
             first = self._first[name]
             if value is first:
                 continue
-            tensors = isinstance(value, TensorSpec), isinstance(first, TensorSpec)
-            if not all(tensors):
-                yield name, ""
-            if any(tensors):
-                for attribute in TENSOR_ATTRIBUTES:
-                    if not all(tensors) or getattr(value, attribute) is not getattr(first, attribute):
+            tensor = type(value) is TensorSpec
+            if tensor is not (type(first) is TensorSpec):
+                yield from ((name, attribute) for attribute in self._fixed[name])
+            elif tensor:
+                for attribute in self._fixed[name]:
+                    if attribute and not _alike(getattr(value, attribute), getattr(first, attribute)):
                         yield name, attribute
+            elif "" in self._fixed[name] and not _alike(value, first):
+                yield name, ""
 
     def _examine(self, point: _Point) -> Ruling:
         blocked: set[type[Check[Any]]] = set()
@@ -217,9 +253,9 @@ class SharedChecks:
                     continue
                 unmet = unit.premises & blocked
                 memo = unit.without.setdefault(unmet, _Memo())
-            found = point.answer(memo)
-            if found is None:
-                found = self._evaluate(unit, unmet, memo, point)
+            elif memo.start is _PASSED or (unit.parts and self._all_pass(unit, point)):
+                continue
+            found = self._answer(unit, unmet, memo, point)
             if found is _PASSED:
                 continue
             if found.raised is not None:
@@ -228,66 +264,71 @@ class SharedChecks:
             failed.update(dict.fromkeys(found.failed))
         return Ruling(None, tuple(failed))
 
-    def _evaluate(self, unit: _Unit, unmet: Checks, memo: _Memo, point: _Point) -> _Found:
-        """Evaluate a unit on a call, and keep what it found."""
-        subject = self._watched(point)
-        check = unit.check
-        if check is not None:
-            event = evaluate(check, subject, _NONE)
-            passed = event.status is Status.PASSED
-            found = _PASSED if passed else _found([event], frozenset((check,)))
-        else:
-            blocked = set(unmet)
-            events = list(walk((unit.stage,), subject, blocked=blocked))
-            found = _found(events, frozenset(blocked - unmet))
-        memo.keep(point, self._reads, found)
+    def _all_pass(self, unit: _Unit, point: _Point) -> bool:
+        """Whether each check of a loop passes on every item."""
+        return all(
+            part.memo.start is _PASSED or self._answer(part, _NONE, part.memo, point) is _PASSED
+            for part in unit.parts
+        )
+
+    def _answer(self, unit: _Unit, unmet: Checks, memo: _Memo, point: _Point) -> _Found:
+        """What a unit finds in a call: known already, or evaluated."""
+        if memo.alone:
+            return _found_in(unit, unmet, self._plain(point))
+        found: _Found | None = point.answer(memo)
+        if found is None:
+            found = _found_in(unit, unmet, self._watched(point))
+            repr(found.raised)  # reads what its text holds
+            memo.keep(point, self._reads, found)
         return found
 
     def _stepped(self, step: Step, point: _Point) -> _Point:
         """The call after a step."""
         memo = self._steps.setdefault(id(step), _Memo())
-        changes = point.answer(memo)
+        changes = None if memo.alone else point.answer(memo)
         if changes is None:
-            subject = self._watched(point)
+            subject = self._plain(point) if memo.alone else self._watched(point)
             before, after = vars(subject), vars(step.run(subject))
             changed = [name for name in self._names if after[name] is not before[name]]
-            changes = {name: self._same(name, after[name]) for name in changed}
-            memo.keep(point, self._reads, changes)
+            changes = {name: unwatched(after[name]) for name in changed}
+            if not memo.alone:
+                memo.keep(point, self._reads, changes)
         return self._point(point.values | changes) if changes else point
 
     def _watched(self, point: _Point) -> Call:
         """The call of a point, which notes what is read of it from now on."""
-        if point.subject is None:
-            point.subject = object.__new__(self._traced)
-            fields = vars(point.subject)
-            fields.update(point.values)
-            for name in {name for name, _ in self._moving.values()}:
-                if isinstance(fields[name], TensorSpec):
-                    fields[name] = _rebuilt(self._tensors[name], fields[name], lambda item: item)
+        if point.watched is None:
+            point.watched = self._noting.watched(point.values, self._moving_tensors)
         self._reads.clear()
-        return point.subject
+        return point.watched
 
-    def _same(self, name: str, value: Any) -> Any:
-        """One object for all values that no check can tell apart; it lives as long as what is kept by it."""
-        if self._first and value is self._first[name]:
-            return value
-        if isinstance(value, TensorSpec):
-            # 1 and 1.0 are equal as values and different as elements.
-            key = value if value.values is None else (value, repr(value.values))
-            known = self._known.get(key)
-            if known is None:
-                known = self._known[key] = _rebuilt(TensorSpec, value, self._one)
-            return known
-        return self._one(value)
-
-    def _one(self, value: Any) -> Any:
-        if isinstance(value, (int, float, str, tuple, Values)):
-            return self._known.setdefault((type(value), repr(value)), value)
-        return self._known.setdefault(id(value), value)
+    def _plain(self, point: _Point) -> Call:
+        if point.plain is None:
+            point.plain = plain_call(self._call, point.values)
+        return point.plain
 
 
 _NONE: Checks = frozenset()
 _PASSED = _Found((), None, _NONE)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether no check can tell two values apart."""
+    if one is other:
+        return True
+    return type(one) is type(other) and key_of(one) == key_of(other)
+
+
+def _found_in(unit: _Unit, unmet: Checks, subject: Call) -> _Found:
+    """What a unit finds in a call."""
+    check = unit.check
+    if check is not None:
+        event = evaluate(check, subject, _NONE)
+        passed = event.status is Status.PASSED
+        return _PASSED if passed else _found([event], frozenset((check,)))
+    blocked = set(unmet)
+    events = list(walk((unit.stage,), subject, blocked=blocked))
+    return _found(events, frozenset(blocked - unmet))
 
 
 def _found(events: list[Event], blocked: Checks) -> _Found:
@@ -297,7 +338,8 @@ def _found(events: list[Event], blocked: Checks) -> _Found:
         for event in events
         if event.violations and event.check.origin() is Origin.UPSTREAM
     )
-    return _Found(tuple(failed), next(raising, None), blocked) if failed or blocked else _PASSED
+    unmet = any(event.status is Status.NOT_REACHED for event in events)
+    return _Found(tuple(failed), next(raising, None), blocked) if failed or blocked or unmet else _PASSED
 
 
 def _units(stages: Stages) -> Iterator[_Unit | Step]:
@@ -306,7 +348,13 @@ def _units(stages: Stages) -> Iterator[_Unit | Step]:
             yield stage
         elif isinstance(stage, Each):
             needed = {premise for check in stage.checks for premise in check.premises}
-            yield _Unit(stage, None, frozenset({*stage.premises, *stage.checks, *needed}))
+            parts = tuple(
+                _Unit(
+                    dataclasses.replace(stage, checks=(check,), select=_selecting(stage, check)), None, _NONE
+                )
+                for check in stage.checks
+            )
+            yield _Unit(stage, None, frozenset({*stage.premises, *stage.checks, *needed}), parts=parts)
         else:
             given = stage if isinstance(stage, Given) else Given((), (stage,))
             for check in given.checks:
@@ -314,61 +362,7 @@ def _units(stages: Stages) -> Iterator[_Unit | Step]:
                 yield _Unit(alone, check, frozenset({*given.premises, *check.premises}))
 
 
-def _traced(call: type[Call], moving: Container[str], reads: dict[str, None]) -> type[Call]:
-    """A class of the same calls that notes in `reads` which of the `moving` fields are read.
-
-    What a call works out once and keeps is worked out at each reading instead: whoever reads it reads what it
-    rests on.
-    """
-    computed = {
-        name: member.func
-        for base in reversed(call.__mro__)
-        for name, member in vars(base).items()
-        if isinstance(member, cached_property)
-    }
-
-    paths = {field.name: _path(field.name) for field in dataclasses.fields(call)}
-
-    def read(self: Call, name: str) -> Any:
-        if name in computed:
-            return computed[name](self)
-        path = paths.get(name)
-        if path is not None and path in moving:
-            reads[path] = None
-        return object.__getattribute__(self, name)
-
-    return type(call.__name__, (call,), {"__getattribute__": read})
-
-
-def _traced_tensor(argument: str, moving: Container[str], reads: dict[str, None]) -> type[TensorSpec]:
-    """A class of the same tensors that notes in `reads` which `moving` attributes of an argument are read."""
-    paths = {attribute: _path(argument, attribute) for attribute in TENSOR_ATTRIBUTES}
-
-    def read(self: TensorSpec, name: str) -> Any:
-        path = paths.get(name)
-        if path is not None and path in moving:
-            reads[path] = None
-        return object.__getattribute__(self, name)
-
-    def equals(self: TensorSpec, other: object) -> bool:
-        return isinstance(other, TensorSpec) and _attributes(self) == _attributes(other)
-
-    members = {
-        "__slots__": (),
-        "__getattribute__": read,
-        "__eq__": equals,
-        "__hash__": TensorSpec.__hash__,
-    }
-    return type(TensorSpec.__name__, (TensorSpec,), members)
-
-
-def _attributes(tensor: TensorSpec) -> tuple[Any, ...]:
-    return tuple(getattr(tensor, attribute) for attribute in TENSOR_ATTRIBUTES)
-
-
-def _rebuilt(kind: type[TensorSpec], tensor: TensorSpec, one: Callable[[Any], Any]) -> TensorSpec:
-    """The same tensor as an instance of `kind`, each attribute replaced by `one` object for it."""
-    made = object.__new__(kind)
-    for attribute in TENSOR_ATTRIBUTES:
-        object.__setattr__(made, attribute, one(getattr(tensor, attribute)))
-    return made
+def _selecting(loop: Each, check: type[Check[Any]]) -> Any:
+    """Which of one check is an item's: itself, where the loop selects it."""
+    select = loop.select
+    return None if select is None else lambda item: (check,) if check in select(item) else ()

@@ -163,6 +163,44 @@ class EnvironmentModel(_Answer):
     faultbook: str
 
 
+class UpstreamHostModel(_Answer):
+    """Who answered; without a device no kernel was run, and upstream's checks looked at stated tensors."""
+
+    python: str
+    torch: str
+    cuda: str | None
+    device: str | None
+    packages: dict[str, str]
+
+
+class UpstreamOutputModel(_Answer):
+    """A tensor that upstream returned."""
+
+    shape: list[int]
+    dtype: str
+    not_finite: int
+    zeros: int
+
+
+class UpstreamModel(_Answer):
+    """The same call on upstream's own function."""
+
+    function: str
+    outcome: Literal[
+        "returned", "raised", "unlaunched", "crashed", "timed-out", "out-of-memory", "unavailable", "not-run"
+    ] = Field(
+        description="unlaunched: its checks pass, no kernel ran; unavailable: its interpreter lacks something"
+    )
+    raised: RaisedModel | None
+    agrees: bool | None = Field(description="whether the checks predict this; null where nothing was said")
+    differences: list[str] = Field(description="of class, text or the check that speaks first")
+    detail: str | None
+    milliseconds: float | None
+    outputs: list[UpstreamOutputModel]
+    outside: list[str] = Field(description="memory that it wrote and must not have")
+    host: UpstreamHostModel | None
+
+
 class CachedModel(_Answer):
     """An answer that was made before, for the same call on the same device with the same versions."""
 
@@ -185,7 +223,7 @@ class DiagnosisModel(_Answer):
     run: RunModel | None
     disagreement: str | None = Field(description="where the run and the checks say different things")
     detail: str | None = Field(description="why there was no run, where one was asked for")
-    upstream: dict[str, Any] | None
+    upstream: UpstreamModel | None
     assumed: list[str]
     reproduction: str
     environment: EnvironmentModel

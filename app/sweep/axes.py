@@ -27,6 +27,7 @@ class Axis:
 
     attribute   of the tensor `name`; "" where the whole argument varies
     index       of a size or stride; None where the whole attribute varies
+    place       the same counted from the front, in the tensor that is varied
     given       the values as JSON; `values` are what a call holds for them
     """
 
@@ -36,6 +37,7 @@ class Axis:
     index: int | None
     given: tuple[Any, ...]
     values: tuple[Any, ...]
+    place: int | None = None
 
     def applied(self, tensor: TensorSpec, value: Any) -> TensorSpec:
         """The tensor with one of the values; a new shape is laid out row-major.
@@ -75,6 +77,8 @@ def read_axis(operation: Operation, call: Call, path: str, values: Sequence[Any]
             raise Wrong(_fault(path, f"{name} is absent from this call: describe it in arguments"))
         if index is not None and not -tensor.ndim <= index < tensor.ndim:
             raise Wrong(_fault(path, f"{name} has {tensor.ndim} dimensions"))
+        if index is not None:
+            parts = replace(parts, place=index % tensor.ndim)
         read = [_attribute(operation, parts, tensor, value) for value in values]
     faults = [
         Fault(pointer(("vary", path, place)) + inside, detail)
@@ -170,7 +174,7 @@ def clashes(axes: Sequence[Axis]) -> Iterator[Fault]:
             not axis.attribute
             or not first.attribute
             or (axis.attribute == first.attribute and (None in (axis.index, first.index)))
-            or (axis.attribute, axis.index) == (first.attribute, first.index)
+            or (axis.attribute, axis.place) == (first.attribute, first.place)
         )
         if same:
             yield _fault(axis.path, f"varies what {first.path} varies already")

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.diagnose.schemas import RaisedModel, _Answer
-from kernels.target import PATTERN
+from app.diagnose.schemas import RaisedModel, TargetName, _Answer
 
 MAX_POINTS = 10_000
 """Calls of one sweep: all combinations of the values given."""
@@ -38,8 +37,8 @@ class SweepRequest(BaseModel):
         description="an argument (`group_size`), an attribute of a tensor (`output_s.dtype`) or one of its "
         "sizes or strides (`input.shape.1`) → its values, or a range of whole numbers",
     )
-    target: Annotated[str, Field(pattern=f"^{PATTERN}$")] | None = Field(
-        None, description="architecture whose rules to apply"
+    target: TargetName | None = Field(
+        None, description="architecture whose rules to apply, or a GPU such as H100"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from kernels.call import Call, argument
@@ -373,11 +373,12 @@ def fp8(rows: int, columns: int) -> dict[str, Header]:
 
 
 PREFIX = "transformer_blocks.0.attn.to_q"
+DECODED = {"format": NVFP4, "full_precision_matrix_mult": True}
 ROTATED = {"format": INT8, "convrot": True, "convrot_groupsize": 256}
 ASYMMETRIC = {"format": W4A8, "convrot": True, "convrot_groupsize": 256, "group_size": 16}
 
 VALID = ComfyCall(
-    checkpoint=file({PREFIX: ({"format": NVFP4, "full_precision_matrix_mult": True}, nvfp4(128, 64))}),
+    checkpoint=file({PREFIX: (DECODED, nvfp4(128, 64))}),
     name_mapper=NameMapper({PREFIX: f"model.{PREFIX}"}),
     x=TensorSpec((1, 64), DType.BF16),
 )
@@ -394,7 +395,12 @@ def fit(given: Mapping[str, Any]) -> ComfyCall:
     if "checkpoint" not in arguments:
         x = arguments.get("x")
         width = x.shape[-1] if x is not None and x.ndim and x.shape[-1] % 64 == 0 else 64
-        names = arguments.get("name_mapper") or [arguments.get("layer") or PREFIX]
-        marker = {"format": NVFP4, "full_precision_matrix_mult": True}
-        arguments["checkpoint"] = file({str(name): (marker, nvfp4(128, max(width, 64))) for name in names})
+        names = tuple(map(str, arguments.get("name_mapper") or [arguments.get("layer") or PREFIX]))
+        arguments["checkpoint"] = _fitted(names, max(width, 64))
     return ComfyCall(**arguments)
+
+
+@lru_cache
+def _fitted(prefixes: tuple[str, ...], columns: int) -> Checkpoint:
+    """One file for all calls of a sweep that leave it out."""
+    return file(dict.fromkeys(prefixes, (DECODED, nvfp4(128, columns))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -24,7 +25,7 @@ LISTED_LIMIT = 4096
 """Longest index list that is written out; a longer one must be an arithmetic sequence."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Given:
     """The arguments a user gave, asked for sizes; the first that has one decides, in signature order."""
 
@@ -50,7 +51,7 @@ class Given:
             if tensor is not None and tensor.ndim > dim:
                 yield tensor.shape[dim]
 
-    @property
+    @cached_property
     def device(self) -> str:
         """The first tensor's."""
         return next(

@@ -11,7 +11,7 @@ from kernels.dtypes import DType
 from kernels.flash_attn_fwd import signature as attention
 from kernels.quanto_int8_checkpoint import signature as quanto
 from kernels.registry import operations
-from kernels.target import Target
+from kernels.target import GENERATIONS, GPUS, Target
 
 KNOWN = [
     # name, capability, E4M3 type, compiled
@@ -37,11 +37,35 @@ def test_a_name_tells(name: str, capability: int | None, e4m3: DType, compiled: 
 
 
 @pytest.mark.parametrize(
-    "text", ["", "sm", "sm9", "sm1000", "sm90x", "SM90", "h100", "gfx", "sm90 ", "gfx94g"]
+    "text", ["", "sm", "sm9", "sm1000", "sm90x", "h1000", "gfx", "nvidia", "gfx94g", "9", "90", "sm90" * 99]
 )
 def test_other_names_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="architecture"):
         Target.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("H100", "sm90"),
+        ("NVIDIA H100", "sm90"),
+        ("SM_90", "sm90"),
+        ("9.0", "sm90"),
+        ("12.0", "sm120"),
+        ("sm90 ", "sm90"),
+        ("hopper", "sm90"),
+        ("NVIDIA GeForce RTX 5090", "sm120"),
+        ("AMD Instinct MI300X", "gfx942"),
+        ("sm_100a", "sm100a"),
+    ],
+)
+def test_a_gpu_is_known_by_the_names_that_people_write(text: str, name: str) -> None:
+    assert str(Target.parse(text)) == name
+
+
+def test_every_known_gpu_is_of_an_architecture() -> None:
+    for name, architecture in {**GPUS, **GENERATIONS}.items():
+        assert str(Target.parse(name)) == architecture
 
 
 def test_a_capability_is_an_architecture_and_suffixes_name_the_same_gpus() -> None:

@@ -169,6 +169,8 @@ def test_the_target_may_be_varied(client: TestClient) -> None:
         ({"group_size": {"from": 1, "to": 10**12}}, "/vary/group_size", "more than"),
         ({"input": ["bfloat16[4,256]"], "input.dtype": ["int8"]}, "/vary/input.dtype", "already"),
         ({"input.shape": [[4, 8]], "input.shape.0": [1]}, "/vary/input.shape.0", "already"),
+        ({"input.shape.-1": [1], "input.shape.1": [1]}, "/vary/input.shape.1", "already"),
+        ({"input.shape.0": [1], "input.shape.-2": [1]}, "/vary/input.shape.-2", "already"),
         ({"group_size": []}, "/vary/group_size", "at least 1"),
         ({}, "/vary", "at least 1"),
         ({"group_size": [1], "input.dtype": ["int8"], "scale_ue8m0": [True]}, "/vary", "at most 2"),
