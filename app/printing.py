@@ -41,6 +41,8 @@ def show_diagnosis(out: Console, answer: dict[str, Any]) -> None:
     """Verdict, failing checks, fixes with what they cost, and what could not be looked at."""
     raised = answer["raised"]
     out.print(f"[bold]{answer['verdict']}[/bold] at level {answer['level']}")
+    if answer["upstream"]:
+        _show_upstream(out, answer["upstream"])
     if raised:
         out.print(f"{escape(raised['errorClass'])}: {escape(raised['message'] or '(no text)')}")
     for line in (answer["detail"], answer["disagreement"], (answer["run"] or {}).get("detail")):
@@ -56,6 +58,20 @@ def show_diagnosis(out: Console, answer: dict[str, Any]) -> None:
         _show_fix(out, number, fix)
     if answer["verdict"] != "passed" and not answer["fixes"]:
         out.print("\nNo fix was found that makes every check pass; the records say what else can be done.")
+
+
+def _show_upstream(out: Console, said: dict[str, Any]) -> None:
+    """Upstream's own word, which comes first: ours explains it."""
+    raised, host = said["raised"], said["host"]
+    on = "" if host is None else f" ({host['device'] or 'no GPU: its checks alone'})"
+    out.print(f"[bold]upstream {escape(said['outcome'])}[/bold]{escape(on)}")
+    if raised:
+        out.print(f"  {escape(raised['errorClass'])}: {escape(raised['message'] or '(no text)')}")
+    for line in (said["detail"], *said["outside"]):
+        if line:
+            out.print(f"  {escape(line)}")
+    for difference in said["differences"]:
+        out.print(f"  [yellow]differs from the checks[/yellow]: {escape(difference)}")
 
 
 def _show_check(out: Console, check: dict[str, Any]) -> None:

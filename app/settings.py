@@ -109,12 +109,34 @@ class Settings(BaseSettings):
         "auto", description="Form of the log; `auto` writes text to a terminal and JSON lines elsewhere."
     )
 
+    broker_url: str = Field(
+        "",
+        description="Redis that hosts with GPUs share, such as `redis://redis:6379/0`; empty: the service's "
+        "own processes run what is asked.",
+    )
     retention: float = Field(
         7 * 86400.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds for which a diagnosis that ran stays readable by its id, and answers equal ones.",
+        description="Seconds for which diagnoses that ran stay readable by their ids and answer equal calls.",
     )
+    upstream_python: str = Field(
+        "",
+        description="Interpreter that can import sglang: calls are put to upstream's own functions too, in a "
+        "process of it; empty: not.",
+    )
+    upstream_modules: str = Field(
+        "sglang,safetensors",
+        description="Prefixes of the modules whose functions may be called there, between commas.",
+    )
+    upstream_timeout: float = Field(
+        180.0,
+        gt=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="Seconds upstream may take for one call; a kernel's first use compiles it for a minute.",
+    )
+
     overlay: str = Field("", description="Folder of team notes: Markdown files about records; empty: none.")
 
     # Read by catalog.commit, which works without these settings too; here it is named, explained and checked.
@@ -133,6 +155,13 @@ class Settings(BaseSettings):
         if any(mark in value for mark in "?# \t\r\n\"'<>\\"):
             raise ValueError("must be an address without query, fragment, quotes or blanks")
         return value.rstrip("/")
+
+    @field_validator("broker_url")
+    @classmethod
+    def _broker_url(cls, value: str) -> str:
+        if value and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must start with redis://, rediss:// or unix://")
+        return value
 
     @field_validator("root_path")
     @classmethod

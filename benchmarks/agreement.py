@@ -127,7 +127,7 @@ def _oracles(plan: Plan) -> tuple[Oracle, Oracle | None]:
 
 
 def opened(launchers: str) -> str:
-    """What upstream's process runs first, so that it finds compiled launchers in a folder, where there is one."""
+    """What upstream's process runs first, so that it finds compiled launchers in a folder if there is one."""
     if not launchers:
         return ""
     source = str(Path(__file__).with_name("launchers.py"))

@@ -32,6 +32,18 @@ class Loaded:
         self.__dict__.update(functions)
 
 
+def named(function: Any, symbol: str, export: str) -> Any:
+    """The function, its messages naming it as upstream exports it."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except TypeError as error:
+            raise TypeError(str(error).replace(f"`{symbol}(", f"`{export}(")) from None
+
+    return call
+
+
 def prepare(folder: str) -> None:
     """Have upstream load its launchers from this folder; ImportError for one that was not built."""
     import sglang.kernels.jit.utils as utils  # type: ignore[import-not-found]
@@ -63,7 +75,7 @@ def prepare(folder: str) -> None:
             library, symbol = index[kernel]
             if library not in modules:
                 modules[library] = tvm_ffi.load_module(str(Path(folder, library)))
-            functions[export] = getattr(modules[library], symbol)
+            functions[export] = named(getattr(modules[library], symbol), symbol, export)
         return Loaded(functions)
 
     utils.load_jit = load_jit

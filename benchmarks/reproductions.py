@@ -67,12 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("| operation | scripts | do what their check says | differ | unanswered |")
     print("| --- | --- | --- | --- | --- |")
     for name in args.operations or [name for name, each in operations().items() if not each.needs]:
-        told = list(_run(operations()[name], oracle, ours=not args.launch))
-        wrong = [each for each in told if each[1] is False]
-        silent = [each for each in told if each[1] is None]
+        seen = list(_run(operations()[name], oracle, ours=not args.launch))
+        wrong = [each for each in seen if each[1] is False]
+        silent = [each for each in seen if each[1] is None]
         failed += len(wrong)
-        right = len(told) - len(wrong) - len(silent)
-        print(f"| {name} | {len(told)} | {right} | {len(wrong)} | {len(silent)} |", flush=True)
+        right = len(seen) - len(wrong) - len(silent)
+        print(f"| {name} | {len(seen)} | {right} | {len(wrong)} | {len(silent)} |", flush=True)
         for case, agrees, what in [*wrong, *silent]:
             told = "differs" if agrees is False else "unanswered"
             print(f"  {name} {case}: {told}: {what}", file=sys.stderr)
@@ -83,9 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(operation: Operation, oracle: Oracle, *, ours: bool) -> Iterator[tuple[str, bool | None, str]]:
     for name, example in cases(operation, ours=ours):
         call = example if example.target is not None else example.replace(target=Target("sm90"))
-        job: dict[str, Any] = {"module": "", "function": "", "kwargs": {}, "target": [9, 0]}
-        script = {"value": reproduction(operation, call)}
-        answer = oracle.ask({**job, "args": [script]})
+        job: dict[str, Any] = {"module": "", "function": "", "kwargs": {}, "written": [], "target": [9, 0]}
+        answer = oracle.ask({**job, "args": [{"value": reproduction(operation, call)}]})
         found = compare(operation, operation.examine(call), answer)
         yield name, found.agrees, "; ".join(found.differences) or f"{answer.ending}: {answer.detail}"
 

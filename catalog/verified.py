@@ -114,7 +114,8 @@ def _can_run(operation: Operation, *calls: Call) -> bool:
 def _run(shown: Demonstration, passing: Call, device: str) -> float | None:
     """The failing call refused by the real function, then the passing one beside its reference."""
     from kernels.live import stated_devices
-    from kernels.running import compare, materialise, seeded
+    from kernels.running import compare, materialise
+    from kernels.values import seeded
 
     operation = shown.case.operation
     runner = import_module(f"kernels.{folder_of(operation)}.op").RUNNERS[operation.name]

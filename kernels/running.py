@@ -16,7 +16,7 @@ from kernels.dtypes import DType
 from kernels.guarding import guarded
 from kernels.live import torch_dtype
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable, seeded  # noqa: F401
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]

@@ -10,6 +10,7 @@ from app.diagnose.files import diagnose_files
 from app.diagnose.questions import operation_named, parse_question
 from app.diagnose.service import Diagnoser, summaries
 from app.settings import Settings, load
+from app.upstream.asking import Upstream, opened
 from app.worker.pool import WorkerPool
 from catalog import current
 from catalog.store import load_catalog
@@ -30,10 +31,13 @@ async def diagnose_body(body: bytes) -> dict[str, Any]:
     settings = load(host="127.0.0.1", workers=1 if question.level == "run" else 0)
     pool = WorkerPool(settings)
     pool.start()
+    upstream = opened(settings)
     try:
-        answer = await _diagnoser(settings, pool).diagnose(question)
+        answer = await _diagnoser(settings, pool, upstream).diagnose(question)
     finally:
         await pool.stop()
+        if upstream is not None:
+            upstream.close()
     return answer.model_dump(by_alias=True, mode="json")
 
 
@@ -50,7 +54,7 @@ def operation_document(name: str) -> dict[str, Any]:
     return answer.model_dump(by_alias=True, mode="json")
 
 
-def _diagnoser(settings: Settings, pool: WorkerPool) -> Diagnoser:
+def _diagnoser(settings: Settings, pool: WorkerPool, upstream: Upstream | None = None) -> Diagnoser:
     current.use_unless_used(settings.data, settings.notes)
     catalog = load_catalog()
-    return Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version)
+    return Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, upstream=upstream)

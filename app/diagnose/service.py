@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from time import monotonic
@@ -80,8 +80,7 @@ class Question:
     @property
     def own_target(self) -> Target | None:
         """The architecture that it would run on; None without a worker, or on a CPU."""
-        capability = self.worker.device.capability if self.worker else None
-        return None if capability is None else Target.of_capability(capability)
+        return None if self.worker is None else self.worker.device.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +127,10 @@ class Diagnoser:
         if question.call.target is not None or target is None:
             return question
         return replace(question, call=question.call.replace(target=target))
+
+    def circumstances(self) -> tuple[Hashable, ...]:
+        """What answers at level checks depend on beside their requests."""
+        return (self._pool.exists, tuple(self._pool.workers), current.version())
 
     def identity(self, question: Question) -> str:
         """What an equal answer would come from: equal for equal calls on equal devices with equal versions;
@@ -238,7 +241,7 @@ class Diagnoser:
         if question.operation.needs:
             return wanted, f"a run needs {question.operation.needs}"
         if not self._pool.exists:
-            return wanted, "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
+            return wanted, self._pool.absence
         if not run_allowed(self._settings):
             return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
         worker = question.worker

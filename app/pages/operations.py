@@ -43,6 +43,17 @@ VERDICTS = {
     "unsupported": "Not run here; no check refuses this call",
 }
 
+UPSTREAM_OUTCOMES = {
+    "returned": "Upstream itself returned",
+    "raised": "Upstream itself says",
+    "unlaunched": "Upstream's own checks pass",
+    "crashed": "Upstream itself crashed",
+    "timed-out": "Upstream itself took too long and was ended",
+    "out-of-memory": "Upstream itself ran out of memory",
+    "unavailable": "Upstream could not be asked",
+    "not-run": "Upstream was not asked",
+}
+
 PROOFS = {
     "checks-pass": "every check passes with it; it was not run",
     "ran": "it was run and returned; there is no second implementation to compare with",
@@ -137,6 +148,7 @@ def _content(operation: Operation) -> dict[str, Any]:
         "twin": f"/api/operations/{operation.name}",
         "levels": LEVELS,
         "verdicts": VERDICTS,
+        "upstream_outcomes": UPSTREAM_OUTCOMES,
         "proofs": PROOFS,
     }
 

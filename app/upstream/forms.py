@@ -29,6 +29,7 @@ def job(operation: Operation, call: Call, seed: int = 0) -> dict[str, Any]:
         "function": operation.function or operation.name,
         "args": [_form(value, fill, None) for value in positional],
         "kwargs": {name: _form(value, fill, name) for name, value in named.items()},
+        "written": list(operation.outputs),
     }
     capability = (call.target.capability if call.target is not None else None) or CAPABILITY
     return {**made, "target": [capability // 10, capability % 10]}

@@ -71,6 +71,7 @@ class Answer:
     error_class    of what it raised, qualified unless Python's own
     frames         (file, line, function) of the innermost calls, the innermost last
     outputs        form of each returned tensor, and how many elements are zero or no number
+    outside        memory that it wrote and must not have, a sentence each
     """
 
     ending: Ending
@@ -80,6 +81,7 @@ class Answer:
     frames: tuple[tuple[str, int, str], ...] = ()
     milliseconds: float | None = None
     outputs: tuple[dict[str, Any], ...] = ()
+    outside: tuple[str, ...] = ()
     host: Host | None = field(default=None, compare=False)
 
 
@@ -145,6 +147,7 @@ class Oracle:
             tuple((path, line, function) for path, line, function in told.get("frames", ())),
             told.get("milliseconds"),
             tuple(told.get("outputs", ())),
+            tuple(told.get("outside", ())),
             self._host,
         )
 

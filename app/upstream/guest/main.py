@@ -135,10 +135,11 @@ class Guest:
 
     def _answer(self, job: dict[str, Any]) -> dict[str, Any]:
         function = self._function(job["module"], job["function"])
-        tensor = tensors.live if self.launches else stated.stated
+        arena = tensors.Arena(job["written"])
+        tensor = arena.build if self.launches else stated.stated
         try:
-            args = [tensors.build(form, tensor) for form in job["args"]]
-            kwargs = {name: tensors.build(form, tensor) for name, form in job["kwargs"].items()}
+            args = [tensors.build(str(place), form, tensor) for place, form in enumerate(job["args"])]
+            kwargs = {name: tensors.build(name, form, tensor) for name, form in job["kwargs"].items()}
         except (RuntimeError, ValueError, AssertionError, torch.OutOfMemoryError) as error:
             if "memory" in str(error).lower():
                 return {"ending": "out-of-memory", "detail": str(error)[:500]}
@@ -160,6 +161,7 @@ class Guest:
             return {"ending": "unlaunched", "detail": "it returned; no kernel ran, for there is no GPU"}
         return {
             "ending": "returned",
+            "outside": arena.breaches(),
             "milliseconds": milliseconds,
             "outputs": [
                 _summary(each) for each in stated._tensors(returned) if isinstance(each, torch.Tensor)

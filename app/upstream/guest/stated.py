@@ -85,7 +85,7 @@ class Stating(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return dispatch(func, args, kwargs or {})
 
 
-def stated(spec: dict[str, Any]) -> Stated:
+def stated(name: str, spec: dict[str, Any]) -> Stated:
     """The described tensor, without memory."""
     dtype = dtype_of(spec["dtype"])
     raw = torch.empty(spec["bytes"] // dtype.itemsize, dtype=dtype, device="meta")

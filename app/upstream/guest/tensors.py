@@ -17,6 +17,12 @@ import torch
 ALIGNMENT = 512
 """Bytes that a described tensor's storage is aligned to, as CUDA's caching allocator gives it."""
 
+GUARD = 1 << 16
+"""Bytes of poison on either side of a tensor's storage."""
+
+MOST_WATCHED = 1 << 27
+"""Bytes of a tensor beyond which it is not watched."""
+
 POISON = 0xA5
 """Byte that fills memory to which nothing was assigned."""
 
@@ -27,11 +33,11 @@ class Unbuildable(Exception):
     """An argument that cannot be built here; the message says why."""
 
 
-def build(form: dict[str, Any], tensor: Callable[[dict[str, Any]], Any]) -> Any:
+def build(name: str, form: dict[str, Any], tensor: Callable[[str, dict[str, Any]], Any]) -> Any:
     """One argument; `tensor` builds those that are tensors. Files are written below the current folder."""
     ((kind, content),) = form.items()
     if kind == "tensor":
-        return tensor(content)
+        return tensor(name, content)
     if kind == "dtype":
         return dtype_of(content)
     if kind == "file":
@@ -39,7 +45,7 @@ def build(form: dict[str, Any], tensor: Callable[[dict[str, Any]], Any]) -> Any:
     if kind == "renaming":
         return lambda name: content.get(name, name)
     if kind == "list":
-        return [build(item, tensor) for item in content]
+        return [build(name, item, tensor) for item in content]
     return content
 
 
@@ -72,18 +78,54 @@ def written(content: dict[str, Any]) -> str:
     return str(name)
 
 
-def live(spec: dict[str, Any]) -> torch.Tensor:
-    """A tensor on its device, filled as described; poisoned where no values are given."""
-    dtype = dtype_of(spec["dtype"])
-    device = spec["device"]
-    raw = torch.full((spec["bytes"] + ALIGNMENT,), POISON, dtype=torch.uint8, device=device)
-    start = -raw.data_ptr() % ALIGNMENT
-    storage = raw[start : start + spec["bytes"]].view(dtype)
-    shape, strides = tuple(spec["shape"]), tuple(spec["strides"])
-    tensor = storage.as_strided(shape, strides, storage.storage_offset() + spec["offset"])
-    if spec["values"] is not None and tensor.numel():
-        fill(storage[spec["offset"] :] if spec["shared"] else tensor, spec["values"])
-    return tensor
+class Arena:
+    """The live tensors of one call, each between guards; what a call wrote where it must not is told.
+
+    written    names of the arguments whose elements it may write
+    """
+
+    def __init__(self, written: list[str]) -> None:
+        self._written = written
+        self._held: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def build(self, name: str, spec: dict[str, Any]) -> torch.Tensor:
+        """A tensor on its device, filled as described; poisoned where no values are given."""
+        dtype = dtype_of(spec["dtype"])
+        size = spec["bytes"] + ALIGNMENT + 2 * GUARD
+        raw = torch.full((size,), POISON, dtype=torch.uint8, device=spec["device"])
+        start = GUARD + -(raw.data_ptr() + GUARD) % ALIGNMENT
+        storage = raw[start : start + spec["bytes"]].view(dtype)
+        shape, strides = tuple(spec["shape"]), tuple(spec["strides"])
+        tensor = storage.as_strided(shape, strides, storage.storage_offset() + spec["offset"])
+        if spec["values"] is not None and tensor.numel():
+            fill(storage[spec["offset"] :] if spec["shared"] else tensor, spec["values"])
+        if size <= MOST_WATCHED:
+            self._held.append((name, tensor, raw, raw.clone()))
+        return tensor
+
+    def breaches(self) -> list[str]:
+        """A sentence for each tensor around which, or in which, bytes changed that must not have."""
+        return [
+            told
+            for name, tensor, raw, before in self._held
+            if (told := self._told(name, tensor, raw, before))
+        ]
+
+    def _told(self, name: str, tensor: torch.Tensor, raw: torch.Tensor, before: torch.Tensor) -> str:
+        changed = raw != before
+        size = tensor.element_size()
+        start = tensor.storage_offset() * size
+        if name in self._written and tensor.numel():
+            strides = (*(step * size for step in tensor.stride()), 1)
+            changed.as_strided((*tensor.shape, size), strides, start).fill_(False)
+        places = changed.nonzero().flatten()
+        if not places.numel():
+            return ""
+        first = int(places[0]) - start
+        where = f"{-first:,} before" if first < 0 else f"{first:,} behind"
+        what = "" if name in self._written else ", which is only read,"
+        count = f"{places.numel():,} bytes around or in {name}{what}"
+        return f"{count} were written, the first {where} its beginning"
 
 
 def fill(tensor: torch.Tensor, values: dict[str, Any]) -> None:
