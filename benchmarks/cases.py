@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.known import Known
-from catalog.match import Match, Report
+from catalog.match import Report
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,21 @@ class Judge:
         return any(place.is_among(self._in_file(place.file)) for place in case.places)
 
     def rank(self, case: Case, report: Report) -> int | None:
-        """The place of the right answer, its root cause first; None where it is not there."""
+        """The place of the right answer, the root cause first, a copy behind the match that stands for it;
+        None where it is not there.
+        """
         found = list(report.matches)
         if report.root_cause is not None:
             found.insert(0, found.pop(report.root_cause))
-        right = (at for at, match in enumerate(found) if self._right(case, match))
-        return next(right, None)
+        for at, match in enumerate(found):
+            if self._right(case, match.record_id):
+                return at
+            if any(self._right(case, identifier) for identifier in match.siblings):
+                return at + 1
+        return None
 
-    def _right(self, case: Case, match: Match) -> bool:
-        places = self._places(match.record_id)
+    def _right(self, case: Case, identifier: str) -> bool:
+        places = self._places(identifier)
         return any(place.is_among(places) for place in case.places)
 
     def _places(self, identifier: str) -> list[Place]:

@@ -53,7 +53,9 @@ class Sample:
 
     @property
     def raised(self) -> str:
-        """The last line of a traceback."""
+        """The last line of a traceback; what is only logged has no class."""
+        if self.entry.logged:
+            return self.message
         name = self.site.exception.rpartition(".")[2]
         return f"{name if name.isidentifier() else 'RuntimeError'}: {self.message}"
 

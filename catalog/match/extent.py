@@ -21,6 +21,8 @@ MAX_QUOTES: Final = 16
 """Quotes inside a quoted message that are looked at to find the one that closes it."""
 MAX_STARTS: Final = 8
 """Places of a first literal that are looked at to find one that begins a word."""
+NEAR: Final = 400
+"""Characters from a line's start in which its message is looked for once more."""
 MAX_BROKEN: Final = 200
 """Longest value that a line break may divide while the template has little text of its own."""
 
@@ -76,6 +78,8 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
         for _ in range(MAX_STARTS):
             if not start or not (_is_word(data[start - 1 : start]) and _is_word(data[start : start + 1])):
                 break
+            if group.keys[-1] and chunk.key.endswith(group.keys[-1], 0, chunk.key_index(start)):
+                break  # the same message again
             if len(spots) == 1 or (place := chunk.rfind(group.keys[0], start)) is None:
                 return None
             spots[0] = _spot(chunk, place)
@@ -90,7 +94,9 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
             spots[-1] = _last(pasted, chunk, found, spots, quote)
         end = spots[-1][1]
         if _is_word(data[end - 1 : end]) and _is_word(data[end : end + 1]):
-            return None
+            again = group.keys[0] and chunk.key.startswith(group.keys[0], chunk.key_index(end))
+            if not again:
+                return None
     bounds = [(start, start)] * group.leading_hole + spots + [(end, end)] * group.trailing_hole
     pieces = tuple((left, right) for (_, left), (right, _) in pairwise(bounds))
     if group.weight < 40 and any(_broken(data[left:right]) for left, right in pieces):
@@ -129,7 +135,7 @@ def _at_the_start(pasted: Pasted, chunk: Chunk, found: Found, offset: int) -> tu
     """The first literal where the text or an exception's message begins, if what was taken for it is in the
     value behind that."""
     literal = found.group.keys[0]
-    if chunk.rfind(literal, offset) is None:
+    if offset - pasted.line_start(offset) > NEAR or chunk.rfind(literal, offset) is None:
         return None
     start = _message_start(pasted, offset)
     if start < chunk.start or (start and not _is_behind_class(pasted, start)):

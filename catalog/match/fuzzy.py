@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,29 @@ from catalog.match.prepared import GRAM, LONGEST, codes
 
 FULL: Final = 12
 """With fewer grams than this a likeness counts for proportionally less."""
+POOL: Final = 60
+"""Groups that share most grams with a text, looked at one by one."""
+LENGTH: Final = 0.35
+"""How much a template's length takes from what it shares: little, since most texts are cut or changed."""
+CUT: Final = 10.0
+"""How much more a template is worth that a text is the beginning of; falls with the fourth power of what
+part of the text that leaves to values."""
+ENDS: Final = 3
+"""Characters of a template's end by which a text is known to be whole."""
+SAID: Final = 16
+"""Literal characters from which a cut text is as good as what is left of it."""
 _CEILING: Final = MATCH - 0.01
+
+Numbers = Any
+"""A numpy array."""
+
+
+class Like(NamedTuple):
+    """A group, its likeness in [0, MATCH), and how many of its literal characters the text has."""
+
+    group: Group
+    score: float
+    said: int
 
 
 class Fuzzy:
@@ -24,57 +47,83 @@ class Fuzzy:
 
     def __init__(self, index: Index) -> None:
         self._index = index
+        self._parts: list[tuple[Numbers, Numbers]] | None = None
 
-    def search(self, key: bytes, limit: int) -> list[tuple[Group, float]]:
-        """The likest groups, best first, each with its likeness in [0, MATCH).
+    @property
+    def _totals(self) -> list[tuple[Numbers, Numbers]]:
+        """Per part: what a group's grams weigh together, and by what it is divided when groups are ranked."""
+        if self._parts is None:
+            parts = [part.prepared for part in self._index.parts]
+            everything = sum(map(len, parts))
+            # A part weighs its grams by its own templates alone.
+            totals = (part.total + part.grams * np.log(everything / max(1, len(part))) for part in parts)
+            totals = (np.maximum(total, 1e-9).astype(np.float32) for total in totals)
+            self._parts = [(total, total**LENGTH) for total in totals]
+        return self._parts
 
-        Half of it is how much of the template is there, half how much of what is known in the text belongs
-        to it; what no template holds is a value, a path or prose and lowers it a little."""
+    def search(self, key: bytes, limit: int) -> list[Like]:
+        """The likest groups, best first.
+
+        Half of a likeness is how much of the template is there, half how much of what is known in the text
+        belongs to it; what no template holds is a value, a path or prose and lowers it a little. Of a text
+        that ends in the middle of a template only what is before its end counts."""
         wanted = np.unique(codes(np.frombuffer(key[:LONGEST], np.uint8), GRAM))
         parts = [part.prepared for part in self._index.parts]
-        places = [np.searchsorted(part.gram, wanted) for part in parts]
         count = np.zeros(len(wanted))
         known = []
-        for part, place in zip(parts, places, strict=True):
-            at = np.minimum(place, len(part.gram) - 1)
+        for part in parts:
+            at = np.minimum(np.searchsorted(part.gram, wanted), max(0, len(part.gram) - 1))
             there = part.gram[at] == wanted if len(part.gram) else np.zeros(len(wanted), bool)
             known.append((at, there))
             count[there] += (part.gram_start[at + 1].astype(np.int64) - part.gram_start[at])[there]
         held = count > 0
         if not held.any():
             return self._holding(key, limit)
-        everything = sum(map(len, parts))
-        weight = np.log1p(everything / np.maximum(count, 1))
+        weight = np.log1p(sum(map(len, parts)) / np.maximum(count, 1))
         asked = float(weight[held].sum())
+        pool: dict[int, tuple[float, float]] = {}
+        first = 0
+        for part, (at, there), (total, divisor) in zip(parts, known, self._totals, strict=True):
+            if there.any():
+                begin, end = part.gram_start[at[there]].tolist(), part.gram_start[at[there] + 1].tolist()
+                posted = np.concatenate([part.posted[a:b] for a, b in zip(begin, end, strict=True)])
+                sizes = [b - a for a, b in zip(begin, end, strict=True)]
+                shared = np.bincount(posted, weights=np.repeat(weight[there], sizes), minlength=len(part))
+                rank = shared / divisor
+                for local in _most(rank, POOL):
+                    number = int(self._index.number_of[first + local])
+                    like = float(shared[local] / asked + shared[local] / total[local]) / 2
+                    pool[number] = max(pool.get(number, (0.0, 0.0)), (float(rank[local]), like))
+            first += len(part)
+        best = sorted(pool.items(), key=lambda item: (-item[1][0], item[0]))[:POOL]
         shown = int(held.sum())
         certainty = _CEILING * min(1.0, shown / FULL) * (0.8 + 0.2 * shown / len(wanted))
-        best: dict[int, tuple[float, float]] = {}
-        first = 0
-        for part, (at, there) in zip(parts, known, strict=True):
-            if there.any():
-                begin, end = part.gram_start[at[there]], part.gram_start[at[there] + 1]
-                posted = np.concatenate(
-                    [part.posted[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True)]
-                )
-                weights = np.repeat(weight[there], (end - begin).astype(np.int64))
-                shared = np.bincount(posted, weights=weights, minlength=len(part))
-                # A part weighs its grams by its own templates alone.
-                total = part.total + part.grams * np.log(everything / len(part))
-                # Ranked by what is shared, with a small allowance for short templates.
-                rank = shared / np.maximum(total, 1e-9) ** 0.35
-                few = np.argpartition(-rank, min(2 * limit, len(rank) - 1))[: 2 * limit]
-                for local in few[rank[few] > 0].tolist():
-                    number = int(self._index.number_of[first + local])
-                    like = (shared[local] / asked + shared[local] / total[local]) / 2
-                    best[number] = max(best.get(number, (0.0, 0.0)), (float(rank[local]), float(like)))
-            first += len(part)
-        ranked = sorted(best.items(), key=lambda item: (-item[1][0], item[0]))[:limit]
-        return [(self._index.group(number), min(_CEILING, certainty * like)) for number, (_, like) in ranked]
+        return list(islice(self._ordered(key, best, certainty), limit))
 
-    def _holding(self, key: bytes, limit: int) -> list[tuple[Group, float]]:
+    def _ordered(
+        self, key: bytes, pool: list[tuple[int, tuple[float, float]]], certainty: float
+    ) -> Iterator[Like]:
+        """The groups of a pool (number, rank, likeness), those that a cut text begins with first."""
+        groups = [self._index.group(number) for number, _ in pool]
+        whole = any(_ends(key, group) for group in groups[:3])
+        ranked = []
+        for group, (_, (rank, like)) in zip(groups, pool, strict=True):
+            said = begun(key, group.keys)
+            part = said / len(key)
+            ranked.append((rank if whole else rank * (1 + CUT * part**4), like, 0 if whole else said, group))
+        ranked.sort(key=lambda item: -item[0])
+        ceiling = _CEILING
+        grams = {key[at : at + GRAM] for at in range(len(key) - GRAM + 1)}
+        for _, like, said, group in ranked:
+            like = max(like, said / len(key)) if said >= SAID else like
+            score = min(ceiling, certainty * like)
+            yield Like(group, score, max(said, _covered(grams, group.keys)))
+            ceiling = score - 1e-4
+
+    def _holding(self, key: bytes, limit: int) -> list[Like]:
         """For a word too short for a gram, or one that many templates share: the groups that have it."""
         found = (number for number in self._with(key)) if key else iter(())
-        return [(self._index.group(number), _CEILING / 2) for number in islice(found, limit)]
+        return [Like(self._index.group(number), _CEILING / 2, len(key)) for number in islice(found, limit)]
 
     def _with(self, key: bytes) -> list[int]:
         numbers: dict[int, None] = {}
@@ -87,3 +136,51 @@ class Fuzzy:
                 at = part.keys.find(key, int(part.key_start[local + 1]))
             first += len(part)
         return list(numbers)
+
+
+def _most(rank: Numbers, most: int) -> list[int]:
+    """Where the largest values are, none that is nothing beside the largest of all."""
+    few = np.flatnonzero(rank > 0.3 * rank.max())
+    if len(few) > most:
+        few = few[np.argpartition(-rank[few], most)[:most]]
+    return few.tolist()
+
+
+def begun(key: bytes, keys: Sequence[bytes]) -> int:
+    """How many literal characters of a template a text consists of that is its beginning, cut anywhere in a
+    literal or a value; 0 where it is none.
+    """
+    first, *rest = keys
+    if not key.startswith(first):
+        return len(key) if first.startswith(key) else 0
+    at = said = len(first)
+    for literal in filter(None, rest):
+        found = key.find(literal, at)
+        if found < 0:
+            begun = (
+                size
+                for size in range(min(len(literal), len(key) - at), 0, -1)
+                if key.endswith(literal[:size])
+            )
+            return said + next(begun, 0)
+        said += len(literal)
+        at = found + len(literal)
+    return said
+
+
+def _ends(key: bytes, group: Group) -> bool:
+    """Whether a text ends as a template does."""
+    last = group.keys[-1].rstrip(b".")
+    return len(last) >= ENDS and key.rstrip(b".").endswith(last[-ENDS:])
+
+
+def _covered(grams: set[bytes], keys: Sequence[bytes]) -> int:
+    """How many characters of a template's literals lie in grams of a text."""
+    count = 0
+    for literal in keys:
+        end = 0
+        for at in range(len(literal) - GRAM + 1):
+            if literal[at : at + GRAM] in grams:
+                count += at + GRAM - max(end, at)
+                end = at + GRAM
+    return count

@@ -9,7 +9,7 @@ from catalog.match import causes, context, heap, line
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
 from catalog.match.literals import Index, Scope, distinct, siblings
-from catalog.match.model import MATCH, Candidate, Entry, Report
+from catalog.match.model import Candidate, Entry, Report
 from catalog.match.parts import InMemory, Part
 from catalog.match.sites import Sites
 from catalog.match.versions import Versions
@@ -78,7 +78,7 @@ class Matcher:
         pasted = Pasted(text, self._promising)
         work = Work(self, pasted, self._versions.scope(pasted.text, packages or {}, repo))
         found = [*work.patterns(), *work.named_sites(), *work.codes()]
-        if not any(match.score >= MATCH for match in found):
+        if work.is_open(found):
             found += work.guesses(found)
         ranked = sorted(found, key=causes.order)
         matches = tuple(ranked[:limit])
@@ -101,7 +101,7 @@ class Matcher:
             )
             best.setdefault(match.record_id, found)
         named = {other for found in best.values() for other in (found.record_id, *found.siblings)}
-        for group, score in self.fuzzy.search(key_of(query), 2 * limit):
+        for group, score, _ in self.fuzzy.search(key_of(query), 2 * limit):
             for member in distinct(group.within(Scope(repo))):
                 shown = member.entry.record_id
                 if shown not in named:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
@@ -14,8 +14,8 @@ from catalog.match.causes import role_of
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
-from catalog.match.literals import MOST_SIBLINGS, Found, Index, Scope, distinct, siblings
-from catalog.match.model import POSSIBLE, Entry, Match, MatchType, Role, Unmatched
+from catalog.match.literals import MOST_SIBLINGS, Index, Scope, distinct, siblings
+from catalog.match.model import MATCH, POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import (
     Occurrence,
     Tally,
@@ -34,16 +34,40 @@ from catalog.match.values import captures, rendered, values
 if TYPE_CHECKING:
     from catalog.match.matcher import Matcher
 
+ON_A_LINE: Final = 500
+"""Times that a message, or an exception, is looked at on one line."""
 EXCEPTIONS: Final = 20_000
 """Exceptions looked at in one text."""
 LISTED: Final = 25
 GUESSED: Final = 8
 """Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
-LEAST_LIKE: Final = 0.3
+LEAST_LIKE: Final = 0.25
+LONGER: Final = 6
+"""Literal characters that a guess has to have more of than what is found complete."""
+LEFT: Final = 3
+"""Characters around a complete message from which a longer one may be meant."""
 SHORT: Final = 2048
 """A text up to this long without any exception in it is taken as a message itself."""
 _WORD: Final = re.compile(r"[\w.-]{3,80}")
 _TRIM: Final = b"\x00\x01 \t\r\n"
+
+
+class Lines:
+    """Counts what is found on the line that is looked at: one message fills a line so often, no more."""
+
+    def __init__(self, pasted: Pasted) -> None:
+        self._pasted = pasted
+        self.end = -1
+        self._counts: dict[int, int] = {}
+
+    def are_full(self, number: int, offset: int) -> bool:
+        """Whether group `number` is on the line of an offset more than ON_A_LINE times; counts it."""
+        if offset > self.end:
+            end = self._pasted.data.find(b"\n", offset)
+            self.end = len(self._pasted.data) if end < 0 else end
+            self._counts.clear()
+        count = self._counts[number] = self._counts.get(number, 0) + 1
+        return count > ON_A_LINE
 
 
 class Work:
@@ -57,12 +81,24 @@ class Work:
         self.truncated = False
         self.covered: list[tuple[int, int]] = []
         """Where something at least possible was found."""
+        self._weights: dict[str, int] = {}
+        """Literal characters of the templates found, by record."""
         self.raised = list(self._exceptions())
 
     def _exceptions(self) -> Iterator[Raised]:
-        found = (raised for region in self.pasted.regions for raised in context.raised(self.pasted, *region))
-        yield from islice(found, EXCEPTIONS)
-        self.truncated = self.truncated or next(found, None) is not None
+        lines = Lines(self.pasted)
+        left = EXCEPTIONS
+        for start, stop in self.pasted.regions:
+            while start < stop:
+                for raised in context.raised(self.pasted, start, stop):
+                    if not left or lines.are_full(0, raised.start):
+                        break
+                    left -= 1
+                    yield raised
+                else:
+                    break
+                start = lines.end if left else stop
+                self.truncated = True
 
     def patterns(self) -> list[Match]:
         """Matches of complete messages, each record and set of values once."""
@@ -73,12 +109,15 @@ class Work:
 
     def _extents(self) -> Iterator[Extent]:
         tried: dict[int, int] = {}
+        lines = Lines(self.pasted)
         for chunk, until in self.pasted.chunks():
             for found in self.matcher.index.find(chunk.key, tried):
-                if self.raised and self._is_class(chunk, found):
-                    continue
-                if (place := extent(self.pasted, chunk, found)) is not None and place.start < until:
-                    yield place
+                if lines.are_full(found.group.number, start := chunk.offset(found.places[0][0])):
+                    self.truncated = True
+                elif not (self.raised and self._is_class(start, chunk.offset(found.places[-1][1] - 1))):
+                    place = extent(self.pasted, chunk, found)
+                    if place is not None and place.start < until:
+                        yield place
         self.truncated = self.truncated or Index.exhausted(tried)
         for start, stop in self._messages():
             chunk = Chunk(self.pasted.data, context.after_launcher(self.pasted.data, start, stop), stop)
@@ -86,10 +125,10 @@ class Work:
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
                     yield place
 
-    def _is_class(self, chunk: Chunk, found: Found) -> bool:
-        """Whether all that was found of a template is the name of an exception's class."""
-        raised = raised_before(self.raised, chunk.offset(found.places[0][0]) + 1)
-        return raised is not None and chunk.offset(found.places[-1][1] - 1) < raised.message
+    def _is_class(self, first: int, last: int) -> bool:
+        """Whether all that was found of a template is in the name of an exception's class."""
+        raised = raised_before(self.raised, first + 1)
+        return raised is not None and last < raised.message
 
     def _messages(self) -> list[tuple[int, int]]:
         """Whole messages, each once: those of exceptions, or a short text that has no exception in it."""
@@ -127,6 +166,7 @@ class Work:
         role: Role = "wrapper" if occurrence.wraps else "root-cause"
         for verdict, member in listed(judged):
             captured = values(self.pasted, place, member)
+            self._weights[member.entry.record_id] = group.weight
             others = (pair[1].entry.record_id for pair in judged if pair[1] is not member)
             yield self._match(
                 member.entry,
@@ -214,7 +254,7 @@ class Work:
 
     def guesses(self, found: list[Match]) -> list[Match]:
         """What is most like the messages that belong to no record; never a match."""
-        known = {match.record_id for match in found}
+        known = {name for match in found for name in (match.record_id, *match.siblings)}
         guessed: list[Match] = []
         for start, end in self._messages()[:GUESSED]:
             message = self.pasted.data[start:end].rstrip(_TRIM + b".")
@@ -225,22 +265,37 @@ class Work:
             wanted = key(context.without_launcher(message))
             # A message too short for one gram is like any record: a query may ask for those, a paste not.
             guesses = self.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
-            for group, score in guesses:
-                members = group.within(self.scope) if score >= LEAST_LIKE else []
-                for member in distinct(members):
-                    if member.entry.record_id in known:
-                        continue
-                    known.add(member.entry.record_id)
-                    guess = self._match(
-                        member.entry,
-                        "fuzzy",
-                        score,
-                        span,
-                        ("similar words",),
-                        siblings=siblings(group, member),
-                    )
-                    guessed.append(guess)
+            within = [match for match in found if match.match_type == "pattern" and match.span[0] < end]
+            within = [match for match in within if start < match.span[1]]
+            for place, (group, like, said) in enumerate(guesses):
+                # What more of the text is taken from is likelier than a short message that is all there.
+                beaten = [match for match in within if self._weights[match.record_id] + LONGER <= said]
+                if len(beaten) < sum(match.score >= MATCH for match in within):
+                    continue
+                possible = (match.score for match in beaten if match.score < MATCH)
+                score = max(like, max(possible, default=0.0) + 1e-4 * (GUESSED - place))
+                for member in distinct(group.within(self.scope)) if like >= LEAST_LIKE else ():
+                    if member.entry.record_id not in known:
+                        known.add(member.entry.record_id)
+                        others = siblings(group, member)
+                        evidence = ("similar words",)
+                        guessed.append(
+                            self._match(member.entry, "fuzzy", score, span, evidence, siblings=others)
+                        )
         return guessed
+
+    def is_open(self, found: Sequence[Match]) -> bool:
+        """Whether a longer template than those found may be meant: nothing was, or of a short text a part."""
+        sure = [match for match in found if match.score >= MATCH]
+        if not sure:
+            return True
+        if len(self.pasted.data) > SHORT or len(messages := self._messages()) != 1:
+            return False
+        (start, end), data = messages[0], self.pasted.data
+        if any(match.match_type != "pattern" for match in sure):
+            return False
+        before, behind = min(match.span[0] for match in sure), max(match.span[1] for match in sure)
+        return len(key(data[start:before])) + len(key(data[behind:end])) > LEFT
 
     def unmatched(self) -> tuple[Unmatched, ...]:
         """The exceptions in which nothing was found, each once."""

@@ -10,8 +10,9 @@ from time import perf_counter
 
 import pytest
 
-from catalog.match import Matcher
+from catalog.match import MATCH, Matcher
 from catalog.match.literals import MAX_TRIED, MAX_TRIED_ALL, Group
+from catalog.match.work import ON_A_LINE
 
 MIB = 1 << 20
 OUTPUT_S = "ValueError: Unsupported output_s dtype torch.uint8"
@@ -98,6 +99,23 @@ def test_a_flood_is_counted_up_to_the_limit_and_said_to_be_cut(matcher: Matcher)
     assert (few.matches[0].count, few.truncated) == (3000, False)
     many = matcher.match(f"{OUTPUT_S}\n" * (2 * MAX_TRIED))
     assert (many.matches[0].count, many.truncated) == (MAX_TRIED, True)
+
+
+@pytest.mark.parametrize("between", [" ", "; ", ""])
+def test_a_message_repeated_on_one_line_is_a_match(matcher: Matcher, between: str) -> None:
+    message = "Quanto checkpoint is missing quantization_map_base64"
+    few = matcher.match(f"{message}{between}" * 100)
+    assert (few.matches[0].score >= MATCH, few.matches[0].count, few.truncated) == (True, 100, False)
+    many = matcher.match(f"{message}{between}" * (2 * ON_A_LINE))
+    assert (many.matches[0].count, many.truncated) == (ON_A_LINE, True)
+
+
+def test_a_full_line_hides_nothing_on_the_next(matcher: Matcher) -> None:
+    flood = "XError: Quanto checkpoint is missing quantization_map_base64 " * 2000
+    report = matcher.match(f"{flood}\nXError: y\n{OUTPUT_S}\n{flood}")
+    assert OUTPUT_S_ID in {match.record_id for match in report.matches}
+    assert ("XError", "y") in {(missed.exception, missed.message) for missed in report.unmatched}
+    assert report.truncated
 
 
 def test_many_different_values_are_cut(matcher: Matcher) -> None:

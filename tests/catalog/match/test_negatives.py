@@ -94,6 +94,38 @@ def test_a_changed_or_cut_message_is_similar_and_no_match(
     assert best.captures == ()
 
 
+def test_a_cut_text_is_likest_to_what_it_begins() -> None:
+    """Words count in order: a shorter message of the same words is not it, nor is one that is all there."""
+    texts = {
+        "cut": "the weight cache daemon {pid} has exited with code {code}; the other daemons are terminated",
+        "short": "{command} has exited with code {code}",
+        "same words": "code {code} has exited: the weight cache daemon",
+    }
+    matcher = Matcher(
+        entry(name, text, Site("a.py", "f", (1,), "ValueError"), curated=False)
+        for name, text in texts.items()
+    )
+    found = matcher.match("the weight cache daemon 31 has exited with code 3; the oth").matches
+    assert (found[0].record_id, found[0].match_type) == ("cut", "fuzzy")
+    assert POSSIBLE < found[0].score < MATCH
+    assert "short" in {match.record_id for match in found}
+    assert matcher.search("the weight cache daemon 31 has ex")[0].record_id == "cut"
+
+
+def test_a_longer_message_that_was_cut_is_named_behind_a_short_one_that_is_all_there() -> None:
+    short = "pixel values have no matching position ids."
+    texts = {"short": short, "long": f"{short} The processor has renamed this output; update the names"}
+    matcher = Matcher(
+        entry(name, text, Site("a.py", "f", (1,), "ValueError"), curated=False)
+        for name, text in texts.items()
+    )
+    assert [match.record_id for match in matcher.match(f"{short} The processor has re").matches] == [
+        "short",
+        "long",
+    ]
+    assert [match.record_id for match in matcher.match(short).matches] == ["short"]
+
+
 def test_digits_count_in_likeness() -> None:
     texts = {
         "four": "Comfy W4A4 layers need packed weights",
