@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernels.interpreter import WrongMode, is_interpreting
+from kernels.target import Target
 
 # name → backend, architecture, threads a warp
 TARGETS: Mapping[str, tuple[str, int | str, int]] = {
+    "sm75": ("cuda", 75, 32),
     "sm80": ("cuda", 80, 32),
     "sm86": ("cuda", 86, 32),
     "sm89": ("cuda", 89, 32),
@@ -21,12 +23,14 @@ TARGETS: Mapping[str, tuple[str, int | str, int]] = {
     "sm100": ("cuda", 100, 32),
     "sm103": ("cuda", 103, 32),
     "sm120": ("cuda", 120, 32),
+    "sm121": ("cuda", 121, 32),
     "gfx942": ("hip", "gfx942", 64),
     "gfx950": ("hip", "gfx950", 64),
 }
 
 # name → bytes of shared memory that a program may have
 SHARED_MEMORY: Mapping[str, int] = {
+    "sm75": 65_536,
     "sm80": 166_912,
     "sm86": 101_376,
     "sm89": 101_376,
@@ -34,6 +38,7 @@ SHARED_MEMORY: Mapping[str, int] = {
     "sm100": 232_448,
     "sm103": 232_448,
     "sm120": 101_376,
+    "sm121": 101_376,
     "gfx942": 65_536,
     "gfx950": 163_840,
 }
@@ -51,12 +56,18 @@ ELEMENT_TYPES: Mapping[str, str] = {
     "float16": "fp16",
     "float32": "fp32",
     "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
     "float8_e5m2": "fp8e5",
     "int8": "i8",
     "uint8": "u8",
     "int32": "i32",
     "int64": "i64",
 }
+
+
+def offline_name(target: Target) -> str | None:
+    """The one of TARGETS that a target is: sm90a is compiled as sm90; None where it is none of them."""
+    return next((name for name in TARGETS if Target(name).serves(target)), None)
 
 
 def pointer_to(dtype: object) -> str:

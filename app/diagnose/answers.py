@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from app.diagnose import schemas
 from app.diagnose.fixes import Repair
+from app.worker.compiling import Compilation
 from app.worker.messages import Device, Outcome
 from kernels.call import Call, arguments_json
 from kernels.checking import Examination
@@ -122,6 +125,16 @@ def run_model(outcome: Outcome | None) -> schemas.RunModel | None:
         outputs=outputs,
         detail=detail or None,
     )
+
+
+def compilations(found: list[Compilation]) -> list[schemas.CompilationModel]:
+    """Kernels as they are answered, with whether they fit into the architecture's shared memory."""
+    return [
+        schemas.CompilationModel(
+            **asdict(each), fits=None if each.shared_bytes is None else each.shared_bytes <= each.shared_limit
+        )
+        for each in found
+    ]
 
 
 def device(found: Device) -> schemas.DeviceModel:

@@ -153,6 +153,18 @@ class FixModel(_Answer):
     code: str
 
 
+class CompilationModel(_Answer):
+    """A kernel of ours, compiled for an architecture that no worker of this service is."""
+
+    kernel: str
+    target: str
+    kind: Literal["cubin", "hsaco"] | None = Field(description="null where the compiler refuses")
+    refusal: str | None = Field(description="the compiler's own words")
+    shared_bytes: int | None = Field(description="shared memory that a program needs")
+    shared_limit: int = Field(description="what a program may have on this architecture")
+    fits: bool | None
+
+
 class EnvironmentModel(_Answer):
     """Versions of what answered."""
 
@@ -221,6 +233,9 @@ class DiagnosisModel(_Answer):
         description="where editing the call does not help: no value does, the library is at fault, what else"
     )
     run: RunModel | None
+    compilations: list[CompilationModel] | None = Field(
+        None, description="at level run for an architecture without a worker: what its kernels need there"
+    )
     disagreement: str | None = Field(description="where the run and the checks say different things")
     detail: str | None = Field(description="why there was no run, where one was asked for")
     upstream: UpstreamModel | None

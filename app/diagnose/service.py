@@ -14,14 +14,15 @@ from starlette.concurrency import run_in_threadpool
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
 from app.diagnose.advice import advice
-from app.diagnose.answers import device, disagreement, fix, run_model, storage, verdict
+from app.diagnose.answers import compilations, device, disagreement, fix, run_model, storage, verdict
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
+from app.worker.compiling import Compiler, Uncompiled
 from app.worker.messages import Environment, Job, Outcome, Worker
-from app.worker.pool import PoolBusy, Runs
+from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
 from kernels.call import Call, plain
@@ -110,6 +111,7 @@ class Diagnoser:
         self._upstream = upstream
         self._charge = charge
         self._pool = pool
+        self._compiler = Compiler(settings.run_timeout)
         self._record_id = record_id
         self._dataset_version = dataset_version
         self._quiet: dict[tuple[str, type[Check[Any]], Status], schemas.CheckModel] = {}
@@ -174,14 +176,31 @@ class Diagnoser:
                 if outcome.ending == "unsupported":
                     can_run, obstacle, outcome = False, outcome.detail, None
         said = await self._upstream_says(question, level, examination)
+        compiled: list[schemas.CompilationModel] | None = None
+        if level == "run" and _is_elsewhere(question) and examination.raised is None:
+            compiled, obstacle = await self._compiled(question, obstacle)
         repairs = (await aside(fix_search.search, operation, call, examination)).repairs
         told = await aside(advice, operation, call, examination, repairs)
         tried = [Tried(repair) for repair in repairs]
         if can_run and (outcome is None or outcome.ending != "timed-out"):
             tried = await self._try(question, repairs, report)
-        return await aside(
+        answer = await aside(
             self._answer, question, level, examination, outcome, obstacle, tried, told, assumed, said
         )
+        return answer if compiled is None else answer.model_copy(update={"compilations": compiled})
+
+    async def _compiled(
+        self, question: Question, obstacle: str
+    ) -> tuple[list[schemas.CompilationModel] | None, str]:
+        """What the call's kernels need of the GPU that it is for, which is no worker's, and the obstacle to a
+        run with why nothing could be compiled.
+        """
+        if not WorkerPool.installed() or not run_allowed(self._settings):
+            return None, obstacle
+        try:
+            return compilations(await self._compiler.compiled(question.operation, question.call)), obstacle
+        except Uncompiled as error:
+            return None, f"{obstacle}; not compiled for it either: {error}"
 
     async def _upstream_says(
         self, question: Question, level: schemas.Level, examination: Examination
