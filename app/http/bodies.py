@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from email.message import Message as Header
+from functools import lru_cache
 from itertools import islice
 from math import isinf
 from typing import Any, TypeAlias, TypeVar
@@ -58,8 +59,13 @@ class BodyLimit:
 
 def media_type(request: Request) -> tuple[str, str]:
     """The body's media type in lower case and its charset (`utf-8` where none is given)."""
+    return _media_type(request.headers.get("content-type", "application/octet-stream"))
+
+
+@lru_cache(maxsize=256)
+def _media_type(text: str) -> tuple[str, str]:
     header = Header()
-    header["content-type"] = request.headers.get("content-type", "application/octet-stream")
+    header["content-type"] = text
     return header.get_content_type(), str(header.get_param("charset", "utf-8")).lower()
 
 

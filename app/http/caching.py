@@ -33,11 +33,11 @@ class Representation:
     def digest(self) -> str:
         return hashlib.sha256(self.body).hexdigest()[:32]
 
-    @property
+    @cached_property
     def etag(self) -> str:
         return f'"{self.digest}"'
 
-    @property
+    @cached_property
     def gzip_etag(self) -> str:
         return f'"{self.digest}-gzip"'
 
@@ -100,6 +100,8 @@ class Representation:
 
 def matches(if_none_match: str, etag: str) -> bool:
     """Weak comparison of a header's list with one strong tag; `*` matches any."""
+    if if_none_match == etag:
+        return True
     listed = (item.strip().removeprefix("W/") for item in if_none_match.split(","))
     return any(item in (etag, "*") for item in listed)
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
-from time import time
 from types import TracebackType
-from typing import Any, Literal, TextIO, TypeAlias
+from typing import Literal, TextIO, TypeAlias
 
 from app.http import lines
 from app.http.observe import request_id
@@ -93,11 +91,8 @@ def configure_logging(form: Literal["auto", "json", "text"] = "auto") -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-def _write(
-    handler: logging.StreamHandler[TextIO], logger: str, message: str, request: str, fields: Mapping[str, Any]
-) -> None:
+def _write(handler: logging.StreamHandler[TextIO], line: str) -> None:
     """As the handler would, with its lock, but without a record."""
-    written = lines.line(time(), "info", logger, message, request, fields) + "\n"
     with handler.lock or nullcontext():
-        handler.stream.write(written)
+        handler.stream.write(line + "\n")
         handler.stream.flush()

@@ -9,6 +9,7 @@ import logging
 import re
 import time
 from contextvars import ContextVar
+from functools import lru_cache
 from random import getrandbits
 from typing import cast
 from urllib.parse import quote
@@ -72,32 +73,41 @@ def _note(scope: Scope, method: str, route: str, status: int, milliseconds: floa
     """The request's line in the log: every request pays for it, so where the log is our own it is written
     without the detour through a record.
     """
-    path = quote(scope["path"], errors="replace")[:200]
+    path = _quoted(scope["path"])
     caller = scope["state"].get("caller")
-    fields = {
+    key = caller.name if caller is not None else ""
+    message = f"{method} {path} {status} {milliseconds:.1f} ms"
+    if lines.direct is not None and log.propagate and not log.handlers:
+        name = scope["state"]["request_id"]
+        fields = (method, path, route, status, milliseconds)
+        lines.direct(lines.access_line(ACCESS, message, name, fields, key))
+        return
+    named = {
         "method": method,
         "path": path,
         "route": route,
         "status": status,
         "milliseconds": round(milliseconds, 3),
-        **({"key": caller.name} if caller is not None and caller.name else {}),
+        **({"key": key} if key else {}),
     }
-    if lines.direct is not None and log.propagate and not log.handlers:
-        message = f"{method} {path} {status} {milliseconds:.1f} ms"
-        lines.direct(ACCESS, message, scope["state"]["request_id"], fields)
-        return
     log.handle(
         log.makeRecord(
             ACCESS,
             logging.INFO,
             __file__,
             0,
-            "%s %s %d %.1f ms",
-            (method, path, status, milliseconds),
+            "%s",
+            (message,),
             None,
-            extra={"fields": fields},
+            extra={"fields": named},
         )
     )
+
+
+@lru_cache(maxsize=4096)
+def _quoted(path: str) -> str:
+    """The first 200 characters of a path, with nothing in them that a log or JSON would take for its own."""
+    return quote(path[:200], errors="replace")[:200]
 
 
 def identify(scope: Scope) -> str:

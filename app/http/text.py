@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
-from starlette.responses import JSONResponse
 
 
 def scrub(text: str) -> str:
@@ -42,10 +41,3 @@ def _scrubbed(value: Any) -> Any:
             return {field.name: _scrubbed(getattr(value, field.name)) for field in fields(value)}
         case _:
             return value
-
-
-class SafeJSONResponse(JSONResponse):
-    """The default response class: a plain value as `json_bytes` writes it."""
-
-    def render(self, content: Any) -> bytes:
-        return json_bytes(content)

@@ -1,0 +1,63 @@
+"""Answers at level checks that were given lately, by the bytes of their requests.
+
+Such an answer follows from the request, the code, the records and the worker alone. Programs that report an
+error again and again, and clients that poll, send the same bytes.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from app.diagnose.schemas import DiagnosisModel
+
+MOST_BYTES = 16 << 20
+"""Requests and answers that are kept, together."""
+
+LONGEST = 256 << 10
+"""Bytes of a request with its answer that is still kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An answer without its id, and what is counted of it."""
+
+    rest: bytes
+    operation: str
+    verdict: str
+
+    def body(self) -> bytes:
+        """The answer under an id of its own."""
+        return b'{"id":"%b"%b' % (secrets.token_hex(16).encode(), self.rest)
+
+
+class Recent:
+    """The answers of one service, the least recently used ones dropped."""
+
+    def __init__(self) -> None:
+        self._given: OrderedDict[Hashable, tuple[int, Given]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, body: bytes, *circumstances: Hashable) -> Given | None:
+        """The answer to an equal request in equal circumstances."""
+        found = self._given.get((body, circumstances))
+        if found is None:
+            return None
+        self._given.move_to_end((body, circumstances))
+        return found[1]
+
+    def keep(self, answer: DiagnosisModel, written: bytes, body: bytes, *circumstances: Hashable) -> None:
+        """Keep an answer whose JSON is `written`, unless it comes of a run or is large."""
+        size = len(body) + len(written)
+        beginning, _, rest = written.partition(answer.id.encode() + b'"')
+        if answer.level != "checks" or size > LONGEST or beginning != b'{"id":"':
+            return
+        key = (body, circumstances)
+        former = self._given.pop(key, None)
+        self._bytes += size - (former[0] if former else 0)
+        self._given[key] = (size, Given(rest, answer.operation, answer.verdict))
+        while self._bytes > MOST_BYTES:
+            _, (gone, _) = self._given.popitem(last=False)
+            self._bytes -= gone
