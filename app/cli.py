@@ -8,7 +8,6 @@ error.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -17,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from rich.markdown import Markdown
 from rich.markup import escape
-from rich.table import Table
 
 from app.access.command import keys
 from app.errors import Problem
@@ -108,6 +105,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Print one record."""
+    from rich.markdown import Markdown
+
     from app.records.service import document
     from catalog.markdown import markdown
 
@@ -118,10 +117,12 @@ def explain(
         raise typer.Exit(Exit.NEGATIVE)
     if as_json:
         print_json(document(known, found))
-    elif out.is_terminal:
-        out.print(Markdown(markdown(found)))
+        return
+    shown = markdown(found, known.notes(found))
+    if out.is_terminal:
+        out.print(Markdown(shown))
     else:
-        typer.echo(markdown(found))
+        typer.echo(shown)
 
 
 @cli.command()
@@ -130,6 +131,8 @@ def operations(
     as_json: Json = False,
 ) -> None:
     """List the operations that can be diagnosed."""
+    from rich.table import Table
+
     from app.diagnose.offline import operation_document, operation_list
 
     if name is None:
@@ -171,6 +174,8 @@ def diagnose(
     as_json: Json = False,
 ) -> None:
     """List every check that a call fails, and what to change."""
+    import asyncio
+
     from app.diagnose.offline import diagnose_body
 
     body = {"level": "checks", **call_body(operation, spec, arg or [], level=level, target=target)}
@@ -199,6 +204,8 @@ def checkpoint(
     as_json: Json = False,
 ) -> None:
     """Say whether checkpoint files can be opened, and what their format's loader would refuse."""
+    import asyncio
+
     from app.diagnose.offline import diagnose_paths
 
     answer = asyncio.run(diagnose_paths(files, operation))

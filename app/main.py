@@ -27,7 +27,7 @@ from app.http.headers import AnswerHeaders, HeadAsGet
 from app.http.logs import configure_logging
 from app.http.metrics import Metrics
 from app.http.observe import Observe
-from app.http.text import SafeJSONResponse
+from app.http.plain import SafeJSONResponse
 from app.http.urls import Prefix
 from app.pages import about
 from app.settings import Settings

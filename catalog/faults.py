@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 from catalog import sources
@@ -120,7 +121,6 @@ class Fault:
     @cached_property
     def captures(self) -> tuple[Captured, ...]:
         """One for each hole. A check may print values before its fields: fields belong to the last holes."""
-        hints = typing.get_type_hints(self.check)
         fields: tuple[str, ...] = () if self.textless else self.check.printed_fields()
         first = len(self.template.holes) - len(fields)
         if first < 0:
@@ -129,7 +129,7 @@ class Fault:
             Captured(
                 name=fields[index - first] if index >= first else hole.expr or str(index),
                 expr=hole.text,
-                kind=(_kind(hints[fields[index - first]]) if index >= first else None)
+                kind=(_kind(_hint(self.check, fields[index - first])) if index >= first else None)
                 or infer_kind(hole.expr, hole.format_spec),
             )
             for index, hole in enumerate(self.template.holes)
@@ -204,6 +204,18 @@ def _identity(check: type[Check[Any]]) -> tuple[str, str, str]:
         file = check.sites[0].file
         return file.package.repo, check.error_message(), file.path
     return OWN_REPO, check.error_message(), sources.record_path(check)
+
+
+def _hint(check: type[Check[Any]], name: str) -> Any:
+    """The type of one field; all hints of a class and its bases would take ten times as long."""
+    owner = next(base for base in check.__mro__ if name in vars(base).get("__annotations__", {}))
+    return _resolved(owner.__module__, vars(owner)["__annotations__"][name])
+
+
+@cache
+def _resolved(module: str, annotation: str) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"field": annotation})
+    return typing.get_type_hints(holder, vars(sys.modules[module]))["field"]
 
 
 def _kind(hint: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -40,10 +40,42 @@ class Curated:
     prose: Prose | None
     related: tuple[Link, ...] = ()
 
+    @property
+    def slug(self) -> str:
+        """The record's, for which it need not be made."""
+        return self.record.slug
+
     @cached_property
     def x(self) -> Mapping[str, Any]:
         """The additions of `view=full`."""
         return additions(self.fault, [(link.record.id, link.reason) for link in self.related])
+
+
+class OnDemand(Curated):
+    """A curated record that is made when it is looked at: most commands look at one or two."""
+
+    def __init__(self, fault: Fault, slug: str, by_check: Mapping[str, Curated]) -> None:
+        self.__dict__.update(fault=fault, _slug=slug, _by_check=by_check)
+
+    @cached_property
+    def prose(self) -> Prose | None:
+        """What people wrote; CatalogError where it does not parse."""
+        path = path_of(self.fault.name)
+        return read(path) if path.is_file() else None
+
+    @property
+    def slug(self) -> str:
+        return str(self.__dict__["_slug"])
+
+    @cached_property
+    def record(self) -> Record:
+        """The record."""
+        return _record(self.fault, self.prose, self.slug)
+
+    @cached_property
+    def related(self) -> tuple[Link, ...]:
+        """Other records worth reading."""
+        return tuple(_links(self.fault, self.prose, self.__dict__["_by_check"], strict=False))
 
 
 def load(*, strict: bool = True) -> tuple[Curated, ...]:
@@ -52,30 +84,45 @@ def load(*, strict: bool = True) -> tuple[Curated, ...]:
     Raises CatalogError for prose that does not parse; when `strict`, also for a record without prose, prose
     without a record, and a link to no record.
     """
-    found = faults(operations().values())
+    made = on_demand()
     if strict:
-        _check_names({fault.name for fault in found})
-    prose = {fault.name: read(path_of(fault.name)) for fault in found if path_of(fault.name).is_file()}
-    records = build(found, prose)
-    by_name = {case.name: records[fault.id] for fault in found for case in fault.cases}
-    curated = {
-        fault.id: Curated(
-            records[fault.id], fault, prose.get(fault.name), tuple(_links(fault, prose, by_name, strict))
-        )
-        for fault in found
-    }
-    return tuple(curated[identifier] for identifier in records)
+        _check_names({each.fault.name for each in made})
+    by_check = _by_check(made)
+    return tuple(
+        Curated(each.record, each.fault, each.prose, tuple(_links(each.fault, each.prose, by_check, strict)))
+        for each in made
+    )
+
+
+def on_demand() -> tuple[Curated, ...]:
+    """Every curated record, in the order of repository, path and line, each made when it is looked at."""
+    found = sorted(faults(operations().values()), key=_place)
+    by_check: dict[str, Curated] = {}
+    names = _slugs(found)
+    made = tuple(OnDemand(fault, names[fault.id], by_check) for fault in found)
+    by_check.update(_by_check(made))
+    return made
+
+
+def _by_check(made: Iterable[Curated]) -> dict[str, Curated]:
+    return {case.name: each for each in made for case in each.fault.cases}
 
 
 def build(found: Iterable[Fault], prose: Mapping[str, Prose]) -> dict[str, Record]:
     """Id → record, in the order of repository, path and line."""
     ordered = sorted(found, key=_place)
+    slugs = _slugs(ordered)
+    return {fault.id: _record(fault, prose.get(fault.name), slugs[fault.id]) for fault in ordered}
+
+
+def _slugs(ordered: Sequence[Fault]) -> dict[str, str]:
+    """Id → slug: of equal ones in a repository the later get a number."""
     slugs: dict[str, str] = {}
     for repo in dict.fromkeys(fault.repo for fault in ordered):
         own = [fault for fault in ordered if fault.repo == repo]
         names = distinct(slug(fault.message, error_class(fault)) for fault in own)
         slugs.update(zip((fault.id for fault in own), names, strict=True))
-    return {fault.id: _record(fault, prose.get(fault.name), slugs[fault.id]) for fault in ordered}
+    return slugs
 
 
 def error_class(fault: Fault) -> str:
@@ -158,13 +205,11 @@ def _place(fault: Fault) -> tuple[str, str, tuple[int, ...], str]:
 
 
 def _links(
-    fault: Fault, prose: Mapping[str, Prose], by_name: Mapping[str, Record], strict: bool
+    fault: Fault, prose: Prose | None, by_check: Mapping[str, Curated], strict: bool
 ) -> Iterable[Link]:
-    if fault.name not in prose:
-        return
-    for related in prose[fault.name].related:
-        record = by_name.get(related.check)
-        if record is not None and record.id != fault.id:
-            yield Link(record, related.reason)
+    for related in prose.related if prose is not None else ():
+        other = by_check.get(related.check)
+        if other is not None and other.fault.id != fault.id:
+            yield Link(other.record, related.reason)
         elif strict:
             raise CatalogError(f"{fault.name}.toml: related check {related.check!r} is no other record's")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from catalog.load import Curated, Link
+from catalog.overlay import Note
 from catalog.snapshots.record import FromSource
 
 TITLE: Final = 60
@@ -15,9 +16,9 @@ TITLE: Final = 60
 _SPECIAL: Final = re.compile(r"[\\*<>\[\]|]|(?<![^\W_])_|_(?![^\W_])|(?<=^)#", re.MULTILINE)
 
 
-def markdown(found: Curated | FromSource) -> str:
-    """The whole record; links are relative to the service's root."""
-    return "\n\n".join(_blocks(found)) + "\n"
+def markdown(found: Curated | FromSource, notes: Sequence[Note] = ()) -> str:
+    """The whole record and the team's notes on it; links are relative to the service's root."""
+    return "\n\n".join(_blocks(found, notes)) + "\n"
 
 
 def title(message: str) -> str:
@@ -31,12 +32,14 @@ def title(message: str) -> str:
     return f"{cut.rstrip()}…"
 
 
-def _blocks(found: Curated | FromSource) -> Iterator[str]:
+def _blocks(found: Curated | FromSource, notes: Sequence[Note]) -> Iterator[str]:
     record = found.record
     yield f"{record.repo} · {record.severity} · {record.error_class}"
     yield f"# {code(title(record.error_message))}"
     yield "## Error message"
     yield fence(record.error_message, "text")
+    for note in notes:
+        yield from _note(note)
     if record.documentation:
         yield "## What it means"
         yield escape(record.documentation)
@@ -60,6 +63,14 @@ def _blocks(found: Curated | FromSource) -> Iterator[str]:
         yield "\n".join(_link(link) for link in found.related)
     at = found.snapshot.version if isinstance(found, FromSource) else record.analyzed_sha[:10]
     yield (f"{record.repo}@{at} ({record.analyzed_at[:10]}). Data as JSON: /api/errors/{record.id}")
+
+
+def _note(note: Note) -> Iterator[str]:
+    yield "## Team note"
+    if note.text:
+        yield escape(note.text)
+    known = [f"- {name}: {escape(value)}" for name, value in note.known.items()]
+    yield "\n".join([*known, f"- from {code(note.source)}"])
 
 
 def _link(link: Link) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import re
 import sys
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
+from catalog.commit import ROOT, built_from
 from kernels.checking import Check
+
+MADE_OF: Final = ("kernels/**/*.py", "catalog/*.py", "catalog/records/*/*.toml")
+"""The files that decide what is in a curated record."""
 
 _CLASS: Final = re.compile(r"class (\w+)")
 
@@ -55,3 +61,12 @@ def _classes(module: str) -> dict[str, int]:
         for index, line in enumerate(_lines(module))
         if (found := _CLASS.match(line)) is not None
     }
+
+
+def digest(root: Path = ROOT) -> str:
+    """Of the files that curated records are made of, and of the commit that they name."""
+    content = hashlib.sha256(built_from().encode())
+    for pattern in MADE_OF:
+        for path in sorted(root.glob(pattern)):
+            content.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return content.hexdigest()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any
 
-from catalog import match
+from catalog import match, sources
 from catalog.faults import OWN_REPO, Fault
-from catalog.load import WRITTEN_ON, Curated, load
+from catalog.load import WRITTEN_ON, Curated, on_demand
 from catalog.match.user_regex import search_messages
 from catalog.template import Template, infer_kind
 from kernels.checking import Check
@@ -54,22 +54,35 @@ class Repository:
 class Catalog:
     """All records, in the order of repository, path and line."""
 
-    def __init__(self, records: Sequence[Curated]) -> None:
+    def __init__(self, records: Sequence[Curated], version: Callable[[], str] | None = None) -> None:
+        """`version` tells what the records are made of, where that takes less than making them."""
         self.records = tuple(records)
-        self._by_id = {found.record.id: found for found in self.records}
-        self._by_slug = {(found.record.repo, found.record.slug): found for found in self.records}
-        self._order = {found.record.id: index for index, found in enumerate(self.records)}
+        self._version = version or self._digest
+        self._by_id = {found.fault.id: found for found in self.records}
+        self._order = {identifier: index for index, identifier in enumerate(self._by_id)}
         self._by_check = {
-            (case.operation.name, case.check): found.record.id
+            (case.operation.name, case.check): found.fault.id
             for found in self.records
             for case in found.fault.cases
         }
 
     @cached_property
     def dataset_version(self) -> str:
-        """Date of the prose and a digest of every record: equal for equal content."""
+        """Date of the prose and a digest: equal for equal content."""
+        return f"{WRITTEN_ON}-{self._version()[:12]}"
+
+    def _digest(self) -> str:
         content = json.dumps([found.record.to_json() for found in self.records], ensure_ascii=False)
-        return f"{WRITTEN_ON}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def complete(self) -> None:
+        """Make every record now; CatalogError for one that cannot be."""
+        for found in self.records:
+            _ = found.record, found.related
+
+    @cached_property
+    def _by_slug(self) -> dict[tuple[str, str], Curated]:
+        return {(found.fault.repo, found.slug): found for found in self.records}
 
     @cached_property
     def matcher(self) -> match.Matcher:
@@ -85,7 +98,7 @@ class Catalog:
         if repo is not None:
             return self._by_slug.get((repo, slug))
         found = [record for (_, name), record in self._by_slug.items() if name == slug]
-        return min(found, key=lambda record: (record.fault.own, record.record.repo), default=None)
+        return min(found, key=lambda record: (record.fault.own, record.fault.repo), default=None)
 
     def record_id_of(self, operation: Operation, check: type[Check[Any]]) -> str | None:
         """The record of one check of an operation."""
@@ -133,7 +146,7 @@ class Catalog:
 @cache
 def load_catalog() -> Catalog:
     """The catalog of this process, read once."""
-    return Catalog(load(strict=False))
+    return Catalog(on_demand(), sources.digest)
 
 
 def entries(fault: Fault) -> Iterator[match.Entry]:

@@ -30,7 +30,9 @@ from catalog.record import schema
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Read the records and snapshots, and index them, before the first request."""
     reader = current.use(app.state.settings.data, app.state.settings.notes)
-    _ = reader.get().dataset_version
+    known = reader.get()
+    known.catalog.complete()
+    _ = known.dataset_version
     probes(app)["catalog"] = lambda: _catalog_state(reader)
     try:
         yield

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, Final
 
 import re2
@@ -87,95 +88,92 @@ _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 
 # What the text must hold in lower case for the patterns to be tried, and the patterns, the widest first.
 # Bounded repetitions and look-arounds over disjoint characters: linear on any text.
-_SECRETS: Final = tuple(
-    (re.compile(sign), tuple(re.compile(pattern) for pattern in patterns))
-    for sign, patterns in (
-        (
-            "-----begin",
-            [
-                rf"-----BEGIN [A-Z0-9 ]{{1,64}}-----(?:{_PEM_REST}|(?:{_PEM_LINE}){{0,128}})",
-            ],
-        ),
-        (
-            "authorization",
-            [
-                rf"(?i)(?P<keep>{_HEADER}{_QUOTE}{_SCHEME}?+)(?!\[redacted){_CHARACTER}{{1,2048}}",
-                rf"(?i)(?P<keep>{_HEADER}{_SCHEME})(?!\[redacted|\\?[\"']){_PARAMETERS}",
-                rf"(?i)(?P<keep>{_HEADER})(?!\[redacted|{_SCHEME}\[redacted){_PARAMETERS}{_SECOND}",
-            ],
-        ),
-        (
-            "cookie",
-            [
-                rf"(?i)(?P<keep>cookies?(?:{_SIGN}){_QUOTE})(?!\[redacted){_CHARACTER}{{1,2048}}",
-                r"(?i)(?P<keep>cookie\s{0,4}[:=]\s{0,4}+)(?!\[redacted)[^\n\"']{1,4096}",
-            ],
-        ),
-        (
-            "://",
-            [
-                r"(?<=://)(?:[^\s/@]{1,256}|[^\s/@:]{0,128}:[^\s\"'<>]{1,512})(?=@)",
-                r"(?i)(?<=hooks\.slack\.com/services/)[\w/]{8,256}",
-            ],
-        ),
-        (
-            "[?&]",
-            [
-                rf"(?i)(?P<keep>[?&](?:[\w.%-]{{0,40}}[-_.])?(?:{_QUERIED})=)(?!\[redacted)[^\s&#\"'<>]{{1,2048}}",
-            ],
-        ),
-        (
-            "pass|secret|credential|key|signature",
-            ["(?i)" + pattern for pattern in _named(_WORDS, _NO_VALUE)],
-        ),
-        ("token", ["(?i)" + pattern for pattern in _named("token", _NO_TOKEN)]),
-        ("pwd", ["(?i)" + pattern for pattern in _named("pwd", _NO_FOLDER)]),
-        (
-            "_pass=",
-            [
-                rf"(?P<keep>_PASS=)(?!\[redacted){_UNQUOTED}",
-                rf"(?P<keep>_PASS={_QUOTE})(?!\[redacted){_CHARACTER}{{1,2048}}",
-            ],
-        ),
-        ("-u |-user ", [r"(?<![\w-])(?P<keep>-u |--user )[^\s:\"']{1,128}:[^\s\"']{1,256}"]),
-        (
-            "bearer |basic ",
-            [
-                r"(?P<keep>\b(?i:bearer) {1,4})[\w.~+/-]{6,2048}={0,2}",
-                # Its value is base64; a basic requirement is not.
-                r"(?P<keep>\b(?i:basic) {1,4})(?=[A-Za-z/]{0,2048}(?:[\d=+]|(?<=\w)[A-Z]))[\w+/-]{6,}={0,2}",
-            ],
-        ),
-        (
-            _ISSUER,
-            [rf"(?<![A-Za-z0-9])(?:{_ISSUED})"],
-        ),
-        ("eyj", [r"(?<![\w-])eyJ[\w-]{8,4096}(?:(?:\.[\w-]{0,4096}){1,4}|\Z)"]),
-        (
-            "mi[igh]|mc4caq|b3blbnnza",
-            [rf"(?<![\w+/])(?:MI[IGH]|MC4CAQ|b3BlbnNzaC1rZXk){_DER}{{40,4096}}={{0,2}}"],
-        ),
-        # The lines inside a PEM block, which may be pasted or read without its first; a digest has one case.
-        (
-            "[a-z0-9+/]{64}",
-            [
-                rf"(?m)^(?=[^a-z\n]{{0,76}}[a-z])(?=[^A-Z\n]{{0,76}}[A-Z])(?=[^\d\n]{{0,76}}\d)(?!/){_DER}{{64,76}}$",
-            ],
-        ),
-        ("@", [r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"]),
-        (
-            r"\.\d",
-            [
-                rf"{_NO_VERSION}(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.]{{0,8}}\d)",
-            ],
-        ),
-        ("ip-", [r"(?<![\w-])ip(?:-\d{1,3}){4}(?![\w-])"]),
-        (
-            ":[0-9a-f]",
-            [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){5,7}[0-9a-f]{1,4}(?![\w:])"],
-        ),
-        ("::", [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}(?![\w:])"]),
-    )
+_SECRETS: Final[tuple[tuple[str, list[str]], ...]] = (
+    (
+        "-----begin",
+        [
+            rf"-----BEGIN [A-Z0-9 ]{{1,64}}-----(?:{_PEM_REST}|(?:{_PEM_LINE}){{0,128}})",
+        ],
+    ),
+    (
+        "authorization",
+        [
+            rf"(?i)(?P<keep>{_HEADER}{_QUOTE}{_SCHEME}?+)(?!\[redacted){_CHARACTER}{{1,2048}}",
+            rf"(?i)(?P<keep>{_HEADER}{_SCHEME})(?!\[redacted|\\?[\"']){_PARAMETERS}",
+            rf"(?i)(?P<keep>{_HEADER})(?!\[redacted|{_SCHEME}\[redacted){_PARAMETERS}{_SECOND}",
+        ],
+    ),
+    (
+        "cookie",
+        [
+            rf"(?i)(?P<keep>cookies?(?:{_SIGN}){_QUOTE})(?!\[redacted){_CHARACTER}{{1,2048}}",
+            r"(?i)(?P<keep>cookie\s{0,4}[:=]\s{0,4}+)(?!\[redacted)[^\n\"']{1,4096}",
+        ],
+    ),
+    (
+        "://",
+        [
+            r"(?<=://)(?:[^\s/@]{1,256}|[^\s/@:]{0,128}:[^\s\"'<>]{1,512})(?=@)",
+            r"(?i)(?<=hooks\.slack\.com/services/)[\w/]{8,256}",
+        ],
+    ),
+    (
+        "[?&]",
+        [
+            rf"(?i)(?P<keep>[?&](?:[\w.%-]{{0,40}}[-_.])?(?:{_QUERIED})=)(?!\[redacted)[^\s&#\"'<>]{{1,2048}}",
+        ],
+    ),
+    (
+        "pass|secret|credential|key|signature",
+        ["(?i)" + pattern for pattern in _named(_WORDS, _NO_VALUE)],
+    ),
+    ("token", ["(?i)" + pattern for pattern in _named("token", _NO_TOKEN)]),
+    ("pwd", ["(?i)" + pattern for pattern in _named("pwd", _NO_FOLDER)]),
+    (
+        "_pass=",
+        [
+            rf"(?P<keep>_PASS=)(?!\[redacted){_UNQUOTED}",
+            rf"(?P<keep>_PASS={_QUOTE})(?!\[redacted){_CHARACTER}{{1,2048}}",
+        ],
+    ),
+    ("-u |-user ", [r"(?<![\w-])(?P<keep>-u |--user )[^\s:\"']{1,128}:[^\s\"']{1,256}"]),
+    (
+        "bearer |basic ",
+        [
+            r"(?P<keep>\b(?i:bearer) {1,4})[\w.~+/-]{6,2048}={0,2}",
+            # Its value is base64; a basic requirement is not.
+            r"(?P<keep>\b(?i:basic) {1,4})(?=[A-Za-z/]{0,2048}(?:[\d=+]|(?<=\w)[A-Z]))[\w+/-]{6,}={0,2}",
+        ],
+    ),
+    (
+        _ISSUER,
+        [rf"(?<![A-Za-z0-9])(?:{_ISSUED})"],
+    ),
+    ("eyj", [r"(?<![\w-])eyJ[\w-]{8,4096}(?:(?:\.[\w-]{0,4096}){1,4}|\Z)"]),
+    (
+        "mi[igh]|mc4caq|b3blbnnza",
+        [rf"(?<![\w+/])(?:MI[IGH]|MC4CAQ|b3BlbnNzaC1rZXk){_DER}{{40,4096}}={{0,2}}"],
+    ),
+    # The lines inside a PEM block, which may be pasted or read without its first; a digest has one case.
+    (
+        "[a-z0-9+/]{64}",
+        [
+            rf"(?m)^(?=[^a-z\n]{{0,76}}[a-z])(?=[^A-Z\n]{{0,76}}[A-Z])(?=[^\d\n]{{0,76}}\d)(?!/){_DER}{{64,76}}$",
+        ],
+    ),
+    ("@", [r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"]),
+    (
+        r"\.\d",
+        [
+            rf"{_NO_VERSION}(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.]{{0,8}}\d)",
+        ],
+    ),
+    ("ip-", [r"(?<![\w-])ip(?:-\d{1,3}){4}(?![\w-])"]),
+    (
+        ":[0-9a-f]",
+        [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){5,7}[0-9a-f]{1,4}(?![\w:])"],
+    ),
+    ("::", [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}(?![\w:])"]),
 )
 
 
@@ -188,10 +186,16 @@ def _together(signs: Iterable[str]) -> Any:
     return together
 
 
-_SUSPECT: Final = _together(sign.pattern for sign, _ in _SECRETS)
-_ANY: Final = re2.compile("|".join(sign.pattern for sign, _ in _SECRETS).encode())
+_SUSPECT: Final = _together(sign for sign, _ in _SECRETS)
+_ANY: Final = re2.compile("|".join(sign for sign, _ in _SECRETS).encode())
 _HARMLESS: Final = re.compile(r"-?\d{1,12}|[A-Za-z_]{1,8}|torch\.\w{1,16}|[(\[][\d, ]{0,60}[)\]]")
 """Values that no secret looks like: counts, words, element types, shapes."""
+
+
+@cache
+def _patterns(number: int) -> tuple[re.Pattern[str], ...]:
+    """Those behind one sign; most texts need none, and compiling all would take a tenth of a start."""
+    return tuple(re.compile(pattern) for pattern in _SECRETS[number][1])
 
 
 def _without(found: re.Match[str]) -> str:
@@ -208,6 +212,6 @@ def redact(text: str) -> str:
         return cut[:SHOWN]
     # Without an answer the automaton had no room for one: then everything is looked for.
     for number in sorted(_SUSPECT.Match(lower) or range(len(_SECRETS))):
-        for pattern in _SECRETS[number][1]:
+        for pattern in _patterns(number):
             cut = pattern.sub(_without, cut)
     return cut[:SHOWN]

@@ -21,6 +21,12 @@ MAGIC: tuple[tuple[bytes, str], ...] = (
 LFS = b"version https://git-lfs"
 _LFS_SIZE = re.compile(rb"\nsize ([0-9]{1,20})\n")
 _LINE = re.compile(r"[\x20-\x7e]{8,}")
+# How an error is told in the answers of model hubs and object stores; no model's file has these names.
+_ANSWER = re.compile(
+    r'"(?:error|errors|message|detail|error_description)"\s{0,8}:[\s\[{]{0,8}"([^"\\]{1,200}+)(?:"(?!\s{0,8}:)|[^"])'
+)
+LOOKED_AT = 4096
+"""Bytes in which an answer's text is looked for."""
 SHOWN = 60
 """Characters of a text that are repeated."""
 
@@ -42,8 +48,21 @@ def sniff(data: bytes) -> str:
     if stripped[:1] == b"<":
         return "an HTML or XML page: the answer of a web server in place of the file"
     if stripped[:1] == b"{" or stripped[:2] in (b'["', b"[{"):
-        return "JSON text, perhaps the index of a model's shards or the configuration beside them"
+        return _json(data)
     return _text(data)
+
+
+def _json(data: bytes) -> str:
+    if b'"weight_map"' in data:
+        return "the index of a model's shards: the tensors are in the files that it names"
+    said = _ANSWER.search(data[:LOOKED_AT].decode("utf-8", "replace"))
+    if said is not None:
+        return f"a server's answer in place of the file, which says {_cut(said[1])}: download it again"
+    return "JSON text, perhaps the configuration that lies beside a model's files"
+
+
+def _cut(text: str) -> str:
+    return repr(text[:SHOWN] + ("…" if len(text) > SHOWN else ""))
 
 
 def _text(data: bytes) -> str:
@@ -51,4 +70,4 @@ def _text(data: bytes) -> str:
     if not found or len(data) < 8:
         return ""
     line = found[0]
-    return f"text that begins with {line[:SHOWN] + ('…' if len(line) > SHOWN else '')!r}"
+    return f"text that begins with {_cut(line)}"

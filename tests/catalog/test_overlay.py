@@ -13,6 +13,7 @@ from app.main import create_app
 from app.settings import Settings
 from catalog.overlay import Overlay, parse
 from catalog.record import Record
+from tests.app.test_cli import faultbook
 
 SCALES = "3018da578aab5d5a"
 
@@ -68,6 +69,16 @@ def test_notes_are_beside_the_record_and_never_in_it(served: TestClient) -> None
     assert "Cast them in the loader." in page
     assert "&lt;b&gt;Not&lt;/b&gt;" in page
     assert 'href="https://runbooks.example.org/scales"' in page
+
+
+def test_the_command_shows_notes_too(folder: Path) -> None:
+    shown = faultbook("explain", SCALES, FAULTBOOK_OVERLAY=str(folder)).stdout
+    assert "## Team note\n\nCast them in the loader." in shown
+    assert "\\<b\\>Not\\</b\\> later." in shown
+    assert "- owner: kernels team\n- runbook: https://runbooks.example.org/scales\n" in shown
+    assert f"- from `{SCALES}.md`" in shown
+    assert "- fixed-in: 0.6" in shown
+    assert "Team note" not in faultbook("explain", SCALES).stdout
 
 
 def test_a_forks_wording_finds_the_record(served: TestClient) -> None:

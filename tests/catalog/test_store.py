@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from catalog.load import Curated, load
+from catalog.load import WRITTEN_ON, Curated, load, on_demand
 from catalog.match.user_regex import BadPattern
+from catalog.sources import digest
 from catalog.store import Catalog, Filters, load_catalog
 from kernels.registry import operations
 
@@ -138,10 +140,46 @@ def test_an_unknown_cursor_is_an_error(catalog: Catalog) -> None:
 
 
 def test_the_version_follows_the_content(records: tuple[Curated, ...], catalog: Catalog) -> None:
-    assert Catalog(load(strict=False)).dataset_version == catalog.dataset_version
+    made = Catalog(records).dataset_version
+    assert Catalog(load(strict=False)).dataset_version == made
     changed = replace(records[0], record=replace(records[0].record, documentation="other"))
-    assert Catalog([changed, *records[1:]]).dataset_version != catalog.dataset_version
-    assert Catalog(records[1:]).dataset_version != catalog.dataset_version
+    assert Catalog([changed, *records[1:]]).dataset_version != made
+    assert Catalog(records[1:]).dataset_version != made
+
+
+def test_what_the_records_are_made_of_tells_the_version_without_making_them(tmp_path: Path) -> None:
+    catalog = Catalog(on_demand(), lambda: "0123456789abcdef")
+    assert catalog.dataset_version == f"{WRITTEN_ON}-0123456789ab"
+    assert not [found for found in catalog.records if "record" in vars(found)]
+    for name in ("kernels/a/checks.py", "catalog/load.py", "catalog/records/a/b.toml", "kernels/a/README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("one")
+    versions = {digest(tmp_path)}
+    for name in ("kernels/a/checks.py", "catalog/load.py", "catalog/records/a/b.toml"):
+        (tmp_path / name).write_text("two")
+        versions.add(digest(tmp_path))
+    assert len(versions) == 4
+    (tmp_path / "kernels/a/README.md").write_text("two")
+    assert digest(tmp_path) in versions
+
+
+def test_only_what_is_looked_at_is_made(records: tuple[Curated, ...]) -> None:
+    catalog = Catalog(on_demand())
+    assert catalog.matcher.match("kv_scales must be fp32, got torch.float16").matches[0].record_id == SCALES
+    found = catalog.by_slug("kv-scales-must-be-fp32-got-kv-scales-dtype")
+    assert found is catalog.get(SCALES)
+    assert [each.fault.id for each in catalog.records if "record" in vars(each)] == []
+    assert found is not None
+    assert found.record.id == SCALES
+    assert [each.fault.id for each in catalog.records if "record" in vars(each)] == [SCALES]
+
+
+def test_records_made_on_demand_are_the_same(records: tuple[Curated, ...]) -> None:
+    catalog = Catalog(on_demand())
+    catalog.complete()
+    assert [(each.record, each.prose, each.related) for each in catalog.records] == [
+        (each.record, each.prose, each.related) for each in records
+    ]
 
 
 def test_repositories(catalog: Catalog) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from app.http.text import SafeJSONResponse, json_bytes, scrub
+from app.http.plain import SafeJSONResponse
+from app.http.text import json_bytes, scrub
 
 TEXT = st.text(st.characters(exclude_categories=()))  # surrogates too
 

@@ -61,6 +61,21 @@ REFUSED: dict[str, tuple[bytes, str, str]] = {
     "zip": (archive(), "header_too_large", "zip archive"),
     "old pickle": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "header_too_large", "pickle of protocol 2"),
     "html": (b"\n<!DOCTYPE html><html></html>", "header_too_large", "HTML"),
+    "answer": (
+        b'{"error": "Repository not found", "status": 404}',
+        "header_too_large",
+        "a server's answer in place of the file, which says 'Repository not found': download it again",
+    ),
+    "answer, nested": (
+        b'{"errors": [{"message": "Access denied"}], "padding": 1}',
+        "header_too_large",
+        "a server's answer in place of the file, which says 'Access denied'",
+    ),
+    "configuration": (
+        b'{"architectures": ["LlamaForCausalLM"]}',
+        "header_too_large",
+        "JSON text, perhaps the configuration",
+    ),
     "lfs pointer": (LFS, "header_too_large", "Git LFS pointer of a file of 12,345 bytes"),
     "gguf": (b"GGUF\x03\0\0\0" + bytes(24), "header_too_large", "GGUF"),
     "gzip": (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "invalid_header_length", "gzip"),
