@@ -22,6 +22,7 @@ from app.access.command import keys
 from app.errors import Problem
 from app.http.text import json_bytes
 from app.indexing import bundle, diff, index, indexing
+from app.mcp.command import mcp
 from app.printing import show_diagnosis, show_matches
 from app.sweep.command import sweep
 from app.terminal import Arguments, Exit, Json, Spec, call_body, complain, out, print_json, usage
@@ -295,6 +296,7 @@ def doctor(as_json: Json = False) -> None:
 
 cli.command()(index)
 cli.command()(keys)
+cli.command()(mcp)
 cli.command()(diff)
 cli.add_typer(bundle)
 cli.command()(sweep)

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: the same services for language models, over HTTP and over standard input."""
