@@ -17,6 +17,7 @@ from app.diagnose import schemas
 from app.diagnose.arguments import schema
 from app.diagnose.files import diagnose_files, file_of, files_of, files_schema
 from app.diagnose.questions import example_question, operation_named, read_question
+from app.diagnose.recent import Recent
 from app.diagnose.service import Diagnoser, Question, summaries
 from app.errors import (
     Conflict,
@@ -29,13 +30,14 @@ from app.errors import (
 )
 from app.http.bodies import media_type, read_bytes, request_body
 from app.http.caching import json_response
+from app.http.express import express
 from app.http.metrics import Metrics, metrics_of
 from app.http.text import json_bytes
 from app.http.urls import absolute
 from app.jobs.asking import Asked, CallAsked, RecordAsked
 from app.jobs.opening import open_store
 from app.jobs.preferences import preference
-from app.jobs.routes import JobModel, accept, diagnosis_response, jobs_of
+from app.jobs.routes import JobModel, accept, diagnosis_response, jobs_of, sent
 from app.jobs.service import Jobs
 from app.operators import Readiness, probes
 from app.worker.pool import WorkerPool
@@ -52,6 +54,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     charge = app.state.quotas.charge
     diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, charge)
     app.state.diagnoser = diagnoser
+    app.state.recent = Recent()
     app.state.jobs = jobs = Jobs(
         await run_in_threadpool(open_store, settings),
         diagnoser,
@@ -107,10 +110,24 @@ async def one_operation(request: Request, name: str) -> Response:
         }
     },
 )
+@express
 async def diagnose(request: Request) -> Response:
     """With `Prefer: respond-async` the answer is 202, and the diagnosis is at its `Location`."""
     body = await read_bytes(request, "application/json")
-    return await _answered(request, CallAsked(body), await read_question(body))
+    recent, diagnoser = cast(Recent, request.app.state.recent), diagnoser_of(request)
+    prefers = "prefer" in request.headers
+    if not prefers and not _wants_fresh(request):
+        given = recent.get(body, diagnoser.circumstances())
+        if given is not None:
+            metrics_of(request).diagnosed(given.operation, "checks", given.verdict)
+            return sent(given.body(), stored=True)
+    question = await read_question(body)
+    if prefers and preference(request).respond_async:
+        return await _answered(request, CallAsked(body), question)
+    answer = await _answer(request, question)
+    response = diagnosis_response(answer)
+    recent.keep(answer, bytes(response.body), body, diagnoser.circumstances())
+    return response
 
 
 @router.post(
@@ -152,14 +169,27 @@ async def diagnose_checkpoint(
 
 
 async def _answered(request: Request, asked: Asked, question: Question) -> Response:
-    if question.level != "checks":
-        await run_in_threadpool(quotas_of(request).admit, caller_of(request))
     preferred = preference(request)
     if preferred.respond_async and asked.keepable:
+        await _admit(request, question)
         return await accept(request, asked, preferred)
-    fresh = "no-cache" in request.headers.get("cache-control", "").lower()
-    answer = await jobs_of(request).answer(question, caller_of(request).name, fresh=fresh)
-    return diagnosis_response(answer)
+    return diagnosis_response(await _answer(request, question))
+
+
+async def _answer(request: Request, question: Question) -> schemas.DiagnosisModel:
+    await _admit(request, question)
+    owner = caller_of(request).name
+    return await jobs_of(request).answer(question, owner, fresh=_wants_fresh(request))
+
+
+async def _admit(request: Request, question: Question) -> None:
+    """Refuse a run to a key whose seconds of today are spent."""
+    if question.level != "checks":
+        await run_in_threadpool(quotas_of(request).admit, caller_of(request))
+
+
+def _wants_fresh(request: Request) -> bool:
+    return "no-cache" in request.headers.get("cache-control", "").lower()
 
 
 def _reported(request: Request, answer: schemas.DiagnosisModel) -> Response:

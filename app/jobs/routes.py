@@ -111,7 +111,7 @@ async def accept(request: Request, asked: Asked, preference: Preference) -> Resp
 
 def diagnosis_response(answer: DiagnosisModel) -> Response:
     """A diagnosis as it is sent, and whether it is a stored one."""
-    return _sent(answer.model_dump_json(by_alias=True).encode(), answer.cached is not None)
+    return sent(answer.model_dump_json(by_alias=True).encode(), answer.cached is not None)
 
 
 def jobs_of(connection: HTTPConnection) -> Jobs:
@@ -131,11 +131,12 @@ def _answer(request: Request, found: Kept) -> Response:
     if found.body is None or found.code is None:
         return _state(found, 202)
     if found.code == 200:
-        return _sent(found.body.encode(), '"cached":{' in found.body[-200:])
+        return sent(found.body.encode(), '"cached":{' in found.body[-200:])
     raise _problem(found.code, json.loads(found.body))
 
 
-def _sent(body: bytes, stored: bool) -> Response:
+def sent(body: bytes, stored: bool) -> Response:
+    """A diagnosis as JSON, `stored` where it was made for an earlier request."""
     # RFC 9211; the body's `cached` says the same.
     told = {"Cache-Status": "faultbook; hit"} if stored else {}
     return Response(body, media_type="application/json", headers={**NOT_STORED, **told})
