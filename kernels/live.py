@@ -19,6 +19,7 @@ from kernels.target import Target
 
 C = TypeVar("C", bound=Call)
 
+_aimed: ContextVar[Target | None] = ContextVar("aimed", default=None)
 _stated: ContextVar[Mapping[int, str]] = ContextVar("stated", default=MappingProxyType({}))
 
 PASSED_LIMIT = 4096
@@ -26,16 +27,18 @@ PASSED_LIMIT = 4096
 
 
 @contextmanager
-def stated_devices(devices: Mapping[int, str]) -> Iterator[None]:
-    """Within it, tensors whose id() is listed count as being on the device stated, wherever they are.
+def stated_devices(devices: Mapping[int, str], target: Target | None = None) -> Iterator[None]:
+    """Within it, tensors whose id() is listed count as being on the device stated, wherever they are, and
+    calls are for the target where one is given.
 
     For the worker alone: a host without the caller's GPU emulates it, and says so.
     """
-    token = _stated.set(devices)
+    token, aim = _stated.set(devices), _aimed.set(target)
     try:
         yield
     finally:
         _stated.reset(token)
+        _aimed.reset(aim)
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
@@ -69,12 +72,12 @@ def torch_dtype(dtype: DType) -> torch.dtype:
 
 def described(call: type[C], arguments: Mapping[str, Any]) -> C:
     """The call that live arguments make: tensors become specs, torch dtypes ours, the rest stays; its target
-    is the first GPU among them.
+    is the one stated, else the first GPU among them.
     """
     devices = (value.device for value in arguments.values() if isinstance(value, torch.Tensor))
     gpu = next((device for device in devices if device.type == "cuda"), None)
     values = {name: _described(value) for name, value in arguments.items()}
-    return call(**values, target=None if gpu is None else target_of(gpu))
+    return call(**values, target=_aimed.get() or (None if gpu is None else target_of(gpu)))
 
 
 @cache
@@ -101,7 +104,7 @@ class Guard:
 
     def __call__(self, arguments: Mapping[str, Any]) -> None:
         """Raise the first violation as upstream's exception."""
-        signature = tuple(_key(value) for value in arguments.values())
+        signature = (_aimed.get(), *(_key(value) for value in arguments.values()))
         if signature in self._passed:
             return
         guard(self._stages, described(self._call, arguments))

@@ -228,10 +228,11 @@ def seeded_call(call: Call, seed: int) -> Call:
 
 
 def _emulated(call: Call, arguments: dict[str, Any]) -> Any:
-    """State the devices that the call describes; every tensor is really on this worker's device."""
+    """State the devices and the target of the call; every tensor is really on this worker's device."""
     from kernels.live import stated_devices
 
-    return stated_devices({id(arguments[name]): tensor.device_index for name, tensor in call.tensors()})
+    devices = {id(arguments[name]): tensor.device_index for name, tensor in call.tensors()}
+    return stated_devices(devices, call.target)
 
 
 def _device(call: Call | None) -> Device:

@@ -10,11 +10,13 @@ from kernels.checking import Fix, Given, Step, aside
 from kernels.dtypes import DType
 from kernels.per_token_group_quant import beyond, beyond_values
 from kernels.per_token_group_quant.launcher import (
-    BEFORE_OUTPUTS,
+    COMPILED,
     ON_ALIGNMENT,
     ON_CODES,
     ON_COUNTS,
+    ON_INPUT,
     ON_SCALES,
+    ON_SORTED,
     ON_WIDTHS,
 )
 from kernels.per_token_group_quant.python_checks import (
@@ -31,6 +33,17 @@ from kernels.per_token_group_quant.python_checks import (
     UnsupportedGroupSize,
     UnsupportedInputDtype,
     UnsupportedScaleDtype,
+)
+from kernels.per_token_group_quant.python_errors import (
+    SCHEMA,
+    AllocationOfAFloat,
+    CodesHaveNoDimensions,
+    GroupSizeNegative,
+    InputCannotBeUnpacked,
+    PaddedCountMissing,
+    ScalesHaveNoDimensions,
+    accepted,
+    allocates,
 )
 from kernels.per_token_group_quant.repairs import divides, group_sizes, whole_group_size
 from kernels.per_token_group_quant.signature import (
@@ -63,13 +76,9 @@ class GroupSizeIsNotAnInteger(QuantCheck):
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        if (
-            call.output_q is None
-            and call.output_s is None
-            and type(call.group_size) is float
-            and call.group_size
-        ):
-            yield cls(call.input.ndim - (1 if call.column_major_scales else 0), "float")
+        position = call.input.ndim - (1 if call.column_major_scales else 0)
+        if allocates(call) and position > 1 and type(call.group_size) is float and call.group_size:
+            yield cls(position, "float")
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         yield from whole_group_size(call)
@@ -145,8 +154,8 @@ class InputHasNoRows(QuantCheck):
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        allocates = call.output_q is None and call.output_s is None
-        if allocates and call.input.ndim < (2 if call.column_major_scales else 1):
+        needed = 2 if call.column_major_scales and not call.scale_ue8m0 else 1
+        if allocates(call) and call.input.ndim < needed:
             yield cls(call.input.ndim)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
@@ -167,6 +176,9 @@ ALLOCATION = (
     GroupSizeIsNotANumber,
     AllocationDividesByZero,
     InputHasNoRows,
+    InputCannotBeUnpacked,
+    AllocationOfAFloat,
+    GroupSizeNegative,
 )
 
 
@@ -218,32 +230,39 @@ class WrongArgumentType(QuantCheck):
         "but instead found type '{got}'."
     )
     pythons_own = True
-    reason = "{argument} is a {got}, and the operator's schema has {wanted}"
-    looks_at = ("group_size", "scale_ue8m0", "fuse_silu_and_mul")
-    requires = "group_size an int; scale_ue8m0 and fuse_silu_and_mul bool"
+    reason = "{argument} is {what}, and the operator's schema has {wanted}"
+    looks_at = (
+        *("group_size", "scale_ue8m0", "fuse_silu_and_mul"),
+        *("expected_m", "num_valid_tokens", "silu_and_mul_mode"),
+    )
+    requires = (
+        "group_size, expected_m and num_valid_tokens ints of 64 bits; scale_ue8m0 and fuse_silu_and_mul "
+        "bool; silu_and_mul_mode a str"
+    )
     category = "type"
     wanted: str
     argument: str
     got: str
+    what: str = aside()
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        wanted: tuple[tuple[str, type], ...] = (
-            ("group_size", int),
-            ("scale_ue8m0", bool),
-            ("fuse_silu_and_mul", bool),
-        )
-        for name, kind in wanted:
+        for name, wanted in SCHEMA:
             value = getattr(call, name)
-            if not isinstance(value, kind):
-                yield cls(kind.__name__, name, type(value).__name__)
+            if not accepted(value, wanted):
+                kind = "Tensor" if isinstance(value, TensorSpec) else type(value).__name__
+                yield cls(wanted, name, kind, "beyond 64 bits" if kind == "int" else f"a {kind}")
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         value = getattr(call, self.argument)
         if self.wanted == "bool":
-            yield Fix(
-                f"Pass {self.argument} as a bool", call.replace(**{self.argument: bool(value)}), safe=True
-            )
+            said = f"Pass {self.argument} as a bool"
+            yield Fix(said, call.replace(**{self.argument: bool(value)}), safe=True)
+        elif self.argument == "expected_m":
+            yield Fix("Leave expected_m out", call.without("expected_m"), safe=True)
+        elif self.argument != "group_size":
+            said = f"Leave {self.argument} at its default"
+            yield Fix(said, call.without(self.argument), safe=self.argument == "silu_and_mul_mode")
         elif isinstance(value, float):
             yield from whole_group_size(call)
         else:
@@ -298,8 +317,8 @@ class ScalesHaveNoRows(QuantCheck):
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
         dims = call.scales.ndim
-        if dims < 2:
-            yield cls(-max(dims, 1), max(dims, 1) - 1, dims)
+        if dims == 1:
+            yield cls(-1, 0, dims)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         if call.output_q is not None and divides(call.group_size):
@@ -315,10 +334,7 @@ class ScalesHaveNoRows(QuantCheck):
 
 ON_ARGUMENTS = (
     ScalesWithoutCodes,
-    GroupSizeIsNotAnInteger,
-    GroupSizeIsNotANumber,
-    AllocationDividesByZero,
-    InputHasNoRows,
+    *ALLOCATION,
     CodesWithoutScales,
     OutDtypeConflicts,
 )
@@ -330,10 +346,14 @@ BUFFERS = (ScalesWithoutCodes, CodesWithoutScales, *ALLOCATION)
 STAGES = (
     *ON_ARGUMENTS,
     Step(QuantCall.allocated, premises=ALLOCATION),
-    Given(ALLOCATION, (NoCpuImplementation, WrongArgumentType)),
-    Given(CODES, (GroupCountDividesByZero,)),
+    Given(ALLOCATION, (WrongArgumentType, NoCpuImplementation)),
+    Given(CODES, (CodesHaveNoDimensions, GroupCountDividesByZero)),
     Given(
-        SCALES, (ScalesHaveNoRows, PackedScalesWithoutUe8m0, Ue8m0WithoutPackedScales, UnsupportedScaleDtype)
+        SCALES,
+        (
+            *(ScalesHaveNoRows, ScalesHaveNoDimensions),
+            *(PackedScalesWithoutUe8m0, Ue8m0WithoutPackedScales, UnsupportedScaleDtype),
+        ),
     ),
     UnsupportedInputDtype,
     Given(CODES, (UnsupportedCodeDtype,)),
@@ -341,7 +361,10 @@ STAGES = (
     UnknownSiluMode,
     Given(CODES, (DenseModeUnsupported,)),
     MaskedAndSorted,
-    *BEFORE_OUTPUTS,
+    *COMPILED,
+    PaddedCountMissing,
+    *ON_SORTED,
+    *ON_INPUT,
     Given(CODES, ON_CODES),
     Given(SCALES, ON_SCALES),
     *ON_ALIGNMENT,

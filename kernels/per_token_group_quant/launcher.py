@@ -116,7 +116,13 @@ class Int8WithUe8m0(CompilerCheck):
         return VALID.without("output_q", "output_s").replace(out_dtype=DType.I8, scale_ue8m0=True)
 
 
-BEFORE_OUTPUTS = (Fp32WithFusedSilu, Int8WithUe8m0, InputDims, InputColumnStride)
+COMPILED = (Fp32WithFusedSilu, Int8WithUe8m0)
+
+
+ON_SORTED = (SortedIdsDtype, PaddedCountDtype, ValidTokensOutOfRange)
+
+
+ON_INPUT = (InputDims, InputColumnStride)
 
 
 ON_CODES = (CodesDims, CodesRows, CodesColumnStride, CodesDevice)
@@ -144,8 +150,5 @@ ON_COUNTS = (
     MaskStrided,
     MaskDtype,
     MaskDevice,
-    SortedIdsDtype,
-    PaddedCountDtype,
-    ValidTokensOutOfRange,
     SortedIdsTooFew,
 )

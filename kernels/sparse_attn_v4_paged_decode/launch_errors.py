@@ -117,6 +117,31 @@ class SplitsNotAnInteger(Splits):
 
 
 @dataclass(frozen=True)
+class SplitsTooLarge(Splits):
+    """torch's sizes have 64 bits."""
+
+    raises = TypeError
+    message = (
+        "empty(): argument 'size' failed to unpack the object at pos 2 with error "
+        '"Overflow when unpacking long long\nException raised from {trace}"'
+    )
+    reason = "kv_splits is beyond 64 bits, and partial results are allocated for that many"
+    category = "values"
+    trace: str
+    """torch's own stack trace, which no two builds share."""
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        given: object = call.kv_splits
+        if isinstance(given, int) and not -(2**63) <= given < 2**63:
+            yield cls("…")
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.replace(kv_splits=2**63)
+
+
+@dataclass(frozen=True)
 class SplitsNegative(Splits):
     """-1 does not mean "choose": None does."""
 
@@ -130,7 +155,7 @@ class SplitsNegative(Splits):
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
         tokens, heads, _ = call.q.shape
-        if isinstance(call.kv_splits, int) and call.kv_splits < 0:
+        if isinstance(call.kv_splits, int) and -(2**63) <= call.kv_splits < 0:
             yield cls(call.kv_splits, [tokens, call.kv_splits, padded_heads(heads)])
 
     @classmethod
@@ -318,7 +343,7 @@ AFTER_CHECKS = (
     *UNPACKED,
     *SCALE_CONVERTED,
     MultiprocessorsUnknown,
-    Given(UNPACKED, (SplitsNotAnInteger, SplitsNegative)),
+    Given(UNPACKED, (SplitsNotAnInteger, SplitsTooLarge, SplitsNegative)),
     *POOL_STRIDES,
     PointerOnHost,
     Given(UNPACKED, (NothingToReduce, HeadTooNarrowToJoin, SinkOnHost)),
