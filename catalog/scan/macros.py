@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from catalog.scan.model import Kind, Level
+
 
 @dataclass(frozen=True, slots=True)
 class Macro:
@@ -18,6 +20,7 @@ class Macro:
     exception   the class that Python sees; with `names_class` the first argument is it
     formatted   whether the text is a printf format
     textless    whether its arguments are no text at all
+    kind        check, or how it is told that goes on after it was said
     """
 
     name: str
@@ -27,6 +30,8 @@ class Macro:
     names_class: bool = False
     formatted: bool = False
     textless: bool = False
+    kind: Kind = "check"
+    level: Level = "error"
 
 
 _COMPARED: Final = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">="}
@@ -35,6 +40,14 @@ _COMPARED: Final = {"EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "G
 def _family(prefix: str, exception: str = "RuntimeError") -> Iterable[Macro]:
     for suffix, operator in _COMPARED.items():
         yield Macro(f"{prefix}_{suffix}", 2, operator, exception)
+
+
+def _said(
+    *names: str, exception: str = "logging", formatted: bool = False, level: Level = "warning"
+) -> Iterable[Macro]:
+    kind: Kind = "warning" if exception == "UserWarning" else "log"
+    for name in names:
+        yield Macro(name, 0, "", exception, formatted=formatted, kind=kind, level=level)
 
 
 MACROS: Final = (
@@ -67,6 +80,15 @@ MACROS: Final = (
     *_family("CHECK"),
     *_family("ICHECK"),
     Macro("LOG", 1),
+    Macro("TVM_FFI_LOG_AND_THROW", 0, names_class=True),
+    Macro("C10_THROW_ERROR", 0, names_class=True),
+    Macro("DG_HOST_ASSERT"),
+    Macro("DG_DEVICE_ASSERT"),
+    Macro("DG_HOST_UNREACHABLE", 0),
+    Macro("CUTLASS_ASSERT"),
+    *_said("TORCH_WARN", "TORCH_WARN_ONCE", "FLASHINFER_WARN", exception="UserWarning"),
+    *_said("TLLM_LOG_WARNING", "FLASHINFER_LOG_WARN", formatted=True),
+    *_said("TLLM_LOG_ERROR", "FLASHINFER_LOG_ERROR", formatted=True, level="error"),
     Macro("FLASHINFER_CHECK"),
     Macro("FLASHINFER_ERROR", 0),
     Macro("TLLM_CHECK"),
@@ -101,6 +123,12 @@ THROWN: Final = {
 """What Python makes of a C++ exception; RuntimeError of all others."""
 
 
+PROMISING: Final = (
+    r"[A-Z][A-Z0-9_]*(?:CHECK|ASSERT|ENFORCE|REQUIRE|EXPECT|VERIFY)\w*|(?:CHECK|ASSERT|DISPATCH)_\w+"
+)
+"""Names of macros that a package may have made of those above: where one is defined is seen later."""
+
+
 @dataclass(frozen=True)
 class Macros:
     """The macros of one scan, by name."""
@@ -115,7 +143,7 @@ class Macros:
     def mentioned(self) -> re.Pattern[bytes]:
         """Finds a file that has any of them, so that the others need no parsing."""
         names = "|".join(sorted((macro.name for macro in self.listed), key=len, reverse=True))
-        return re.compile(rf"\b(?:(?:{names})\s*[(<{{]|throw\b)".encode())
+        return re.compile(rf"\b(?:(?:{names}|{PROMISING})\s*[(<{{]|throw\b)".encode())
 
 
 def parse_macro(text: str) -> Macro:

@@ -17,10 +17,11 @@ Level = Literal["critical", "error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a call: its keyword, None by position, and what it prints."""
+    """One argument of a call: its keyword, None by position, what it prints, and its source."""
 
     keyword: str | None
     parts: Parts
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Found:
 class Builder:
     """What an exception class or a helper makes of its parameters.
 
-    `exception` is None for a class, whose own name it is; `whole` says that the class prints `parts`
-    whatever it was called with (`__str__`).
+    `exception` is None for a class, whose own name it is. `defaults` are what parameters print that are not
+    given; `condition`, of a C++ macro, is what must hold, in its parameters.
     """
 
     name: str
@@ -60,6 +61,9 @@ class Builder:
     parts: Parts
     exception: str | None = None
     level: Level = "error"
+    defaults: tuple[tuple[str, Parts], ...] = ()
+    condition: str = ""
+    kind: Kind = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Scanned:
     code: bytes = b""
     """Those lines at their places, compressed."""
     language: Literal["python", "cpp"] = "python"
+    includes: tuple[str, ...] = ()
+    """Of a C++ file, the files that it includes, as it names them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import takewhile
+from typing import Final
 
+from catalog.scan.defines import expanded
 from catalog.scan.model import Argument, Builder, Found, Kind, Parts, Scanned, literal_length
 from kernels.message import Hole
+
+MOST_DEEP: Final = 6
+"""How far files that include each other are followed."""
 
 Snippet = tuple[int, int]
 
@@ -18,11 +24,20 @@ class Definitions:
     def __init__(self, scanned: Iterable[Scanned]) -> None:
         self._classes: dict[str, list[Builder]] = defaultdict(list)
         self._helpers: dict[str, list[Builder]] = defaultdict(list)
+        self._macros: dict[str, dict[str, list[Builder]]] = defaultdict(dict)
+        self._includes: dict[str, tuple[str, ...]] = {}
+        self._named: dict[str, list[str]] = defaultdict(list)
         for file in scanned:
+            if file.language == "cpp":
+                self._includes[file.path] = file.includes
+                self._named[file.path.rpartition("/")[2]].append(file.path)
             for builder in file.classes:
                 self._classes[builder.name].append(builder)
             for builder in file.helpers:
-                self._helpers[builder.name].append(builder)
+                if file.language == "cpp":
+                    self._macros[builder.name].setdefault(file.path, []).append(builder)
+                else:
+                    self._helpers[builder.name].append(builder)
 
     def sites(self, file: Scanned) -> Iterator[tuple[Found, Snippet]]:
         """The file's sites with their messages complete, and those of helpers it calls."""
@@ -30,6 +45,11 @@ class Definitions:
         own = {builder.name: builder for builder in file.classes}
         for site in file.sites:
             yield self._worded(site, own), next(snippets)
+        if file.language == "cpp":
+            for call in file.calls:
+                kept = next(snippets)
+                yield from ((site, kept) for site in self._expanded(file.path, call))
+            return
         helpers = defaultdict(list)
         for builder in file.helpers:
             helpers[builder.name].append(builder)
@@ -52,6 +72,43 @@ class Definitions:
                     )
                     break
 
+    def _expanded(self, path: str, call: Found) -> Iterator[Found]:
+        """The checks that the package's own macro makes of a call, as the file or one it includes has it."""
+        defined = self._macros.get(call.exception)
+        if defined is None:
+            return
+        place = next((file for file in self._included(path) if file in defined), None)
+        for builder in defined[place] if place is not None else ():
+            parts, condition = expanded(builder, call.arguments)
+            if literal_length(parts) >= 8 and builder.exception is not None:
+                yield replace(
+                    call,
+                    kind=builder.kind,
+                    exception=builder.exception,
+                    level=builder.level,
+                    parts=parts,
+                    conditions=(*call.conditions, condition) if condition else call.conditions,
+                    arguments=(),
+                )
+
+    def _included(self, path: str) -> Iterator[str]:
+        """The file itself, then those that it includes, the nearest first."""
+        seen = {path: None}
+        waiting = [path]
+        for _ in range(MOST_DEEP):
+            yield from waiting
+            found: dict[str, None] = {}
+            for file in waiting:
+                for name in self._includes.get(file, ()):
+                    there = [
+                        item for item in self._named.get(name.rpartition("/")[2], ()) if item not in seen
+                    ]
+                    fitting = [item for item in there if item.endswith(name.lstrip("./"))] or there
+                    if fitting:
+                        found[max(fitting, key=lambda item: _shared(file, item))] = None
+            seen |= found
+            waiting = list(found)
+
     def _worded(self, site: Found, own: Mapping[str, Builder]) -> Found:
         name = site.exception.rpartition(".")[2]
         builder = own.get(name) or next(iter(self._only(self._classes, name)), None)
@@ -68,6 +125,16 @@ class Definitions:
         """What a name means when everybody means the same by it."""
         found = known.get(name, [])
         return found if len({(builder.parts, builder.parameters) for builder in found}) == 1 else []
+
+
+def _shared(path: str, other: str) -> int:
+    """How many folders two files have in common."""
+    return sum(
+        1
+        for _ in takewhile(
+            lambda pair: pair[0] == pair[1], zip(path.split("/"), other.split("/"), strict=False)
+        )
+    )
 
 
 def filled(builder: Builder, arguments: Iterable[Argument]) -> Parts:
