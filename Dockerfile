@@ -40,7 +40,7 @@ COPY requirements requirements
 # The cluster's client is small, and one image then serves alone and with a broker.
 RUN --mount=type=secret,id=ca \
     python3 -m venv /opt/faultbook \
-    && python3 requirements/list.py > service.txt \
+    && python3 requirements/list.py cluster > service.txt \
     && /opt/faultbook/bin/pip install -c requirements/constraints.txt -r service.txt
 
 FROM service-packages AS worker-packages
@@ -49,7 +49,7 @@ ARG TORCH_INDEX
 ARG TORCH_SPEC
 ARG TRITON_SPEC
 RUN --mount=type=secret,id=ca \
-    python3 requirements/list.py worker > worker.txt \
+    python3 requirements/list.py cluster worker > worker.txt \
     && torch="${TORCH_SPEC:-$(grep '^torch==' requirements/torch.txt)}" \
     && triton="${TRITON_SPEC:-$(grep '^triton==' requirements/torch.txt)}" \
     && /opt/faultbook/bin/pip install -c requirements/constraints.txt \
@@ -97,7 +97,7 @@ VOLUME /var/lib/faultbook
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 COPY --chmod=755 deploy/image/backup deploy/image/healthy deploy/image/start /usr/local/bin/
-HEALTHCHECK --interval=15s --timeout=5s --start-period=60s --retries=3 CMD ["healthy"]
+HEALTHCHECK --interval=15s --timeout=10s --start-period=60s --retries=3 CMD ["healthy"]
 ENTRYPOINT ["start"]
 CMD ["serve"]
 
