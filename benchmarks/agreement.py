@@ -23,7 +23,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from app.upstream.comparing import compare, named
+from app.upstream.comparing import compare, launches_safely, named
 from app.upstream.forms import CAPABILITY, job
 from app.upstream.oracle import Answer, Oracle
 from benchmarks.calls import calls
@@ -99,7 +99,7 @@ def measure(plan: Plan) -> Tally:
         for call in islice(calls(operation, plan.seed), 10 * plan.count):
             call = call.replace(target=Target(f"sm{CAPABILITY}"))
             examination = operation.examine(call)
-            runs = launched is not None and _runs(examination)
+            runs = launched is not None and launches_safely(examination)
             oracle = launched if runs and launched is not None else stated
             try:
                 question = job(operation, call)
@@ -137,17 +137,14 @@ def opened(launchers: str) -> str:
     )
 
 
-def _runs(examination: Examination) -> bool:
-    """Whether a kernel may really be launched: upstream refuses first, or nothing of ours is against it."""
-    return examination.raised is not None or not examination.rejected
-
-
 def _count(
     tally: Tally, operation: Operation, call: Call, examination: Examination, answer: Answer, runs: bool
 ) -> None:
     found = compare(operation, examination, answer)
     if found.agrees is None:
         tally.unanswered[f"{answer.ending}: {answer.detail[:120]}"] += 1
+        if answer.ending == "crashed":
+            _keep(tally, f"crashed: {answer.detail[:80]}", operation, call, [answer.detail])
         return
     tally.calls += 1
     tally.agreed += found.agrees
@@ -159,15 +156,18 @@ def _count(
         predicted = named(examination.raised) if examination.raised is not None else "nothing"
         kind = f"{predicted} | upstream: {answer.ending} {answer.error_class} {found.at_check or ''}".strip()
         tally.disagreed[kind] += 1
-        examples = tally.examples.setdefault(kind, [])
-        if len(examples) < SHOWN:
-            told = {"differences": list(found.differences), "arguments": arguments_json(call)}
-            examples.append({**told, "edits": [vars_of(edit) for edit in operation.valid.edits_to(call)]})
+        _keep(tally, kind, operation, call, list(found.differences))
 
 
-def vars_of(edit: Any) -> list[Any]:
-    """An edit as a list, short."""
-    return [edit.argument, edit.attribute, str(edit.before)[:200], str(edit.after)[:200]]
+def _keep(tally: Tally, kind: str, operation: Operation, call: Call, told: list[str]) -> None:
+    """Keep the first calls of a kind, and what makes them differ from the valid one."""
+    examples = tally.examples.setdefault(kind, [])
+    if len(examples) < SHOWN:
+        edits = [
+            [edit.argument, edit.attribute, str(edit.before)[:200], str(edit.after)[:200]]
+            for edit in operation.valid.edits_to(call)
+        ]
+        examples.append({"differences": told, "arguments": arguments_json(call), "edits": edits})
 
 
 def shares(plan: Plan, jobs: int) -> Iterator[Plan]:

@@ -14,12 +14,24 @@ from starlette.concurrency import run_in_threadpool
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
 from app.diagnose.advice import advice
-from app.diagnose.answers import compilations, device, disagreement, fix, run_model, storage, verdict
+from app.diagnose.answers import (
+    FITTED,
+    compilations,
+    device,
+    disagreement,
+    fitted,
+    fix,
+    not_given,
+    run_model,
+    storage,
+    verdict,
+)
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
+from app.upstream.comparing import launches_safely
 from app.worker.compiling import Compiler, Uncompiled
 from app.worker.messages import Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy, Runs, WorkerPool
@@ -210,9 +222,8 @@ class Diagnoser:
         """
         if self._upstream is None or level != "run" or not run_allowed(self._settings):
             return None
-        safe = examination.raised is not None or not examination.rejected
         runs = (
-            (safe or self._settings.allow_faulting_runs)
+            (launches_safely(examination) or self._settings.allow_faulting_runs)
             and storage(question.call) <= self._settings.max_tensor_bytes
             and not _is_elsewhere(question)
         )
@@ -311,7 +322,9 @@ class Diagnoser:
             level=level,
             verdict=verdict(level, examination, outcome, obstacle),
             raised=self._raised(operation, examination, outcome),
-            checks=[self._check(operation, found) for found in examination.outcomes],
+            checks=[
+                self._check(operation, found, fitted(question.assumed)) for found in examination.outcomes
+            ],
             fixes=[fix(operation, question.call, found.repair, found.outcome) for found in tried],
             advice=told,
             run=run_model(outcome),
@@ -354,24 +367,31 @@ class Diagnoser:
             at_check=check.id(),
         )
 
-    def _check(self, operation: Operation, found: CheckOutcome) -> schemas.CheckModel:
+    def _check(
+        self, operation: Operation, found: CheckOutcome, guessed: frozenset[str]
+    ) -> schemas.CheckModel:
         """One check's row; a row without a violation is the same for every call and made once."""
         if found.occurrences:
-            return self._row(operation, found)
+            return self._row(operation, found, guessed)
         key = (operation.name, found.check, found.status)
         row = self._quiet.get(key)
         if row is None:
             row = self._quiet[key] = self._row(operation, found)
         return row
 
-    def _row(self, operation: Operation, found: CheckOutcome) -> schemas.CheckModel:
+    def _row(
+        self, operation: Operation, found: CheckOutcome, guessed: frozenset[str] = frozenset()
+    ) -> schemas.CheckModel:
         check = found.check
+        shown = found.occurrences[:1]
+        blamed = shown[0].violation.blames(shown[0].subject) if shown else check.arguments()
+        hint = not_given(blamed, guessed)
         occurrences = [
             schemas.OccurrenceModel(
                 message=occurrence.violation.text,
                 reason=occurrence.violation.explain(),
                 expected=occurrence.violation.describe_expected(occurrence.subject),
-                actual=occurrence.violation.describe_actual(occurrence.subject),
+                actual=occurrence.violation.describe_actual(occurrence.subject) + hint,
             )
             for occurrence in found.occurrences[:MAX_OCCURRENCES]
         ]
@@ -385,7 +405,7 @@ class Diagnoser:
             message=first.message if first else None,
             reason=first.reason if first else None,
             record_id=self._record_id(operation, check),
-            arguments=list(check.arguments()),
+            arguments=list(blamed),
             expected=first.expected if first else check.requires,
             actual=first.actual if first else None,
             occurrences=occurrences,
@@ -451,9 +471,7 @@ def complete(
             continue
         value = getattr(call, parameter.name)
         shown = str(value) if parameter.is_tensor and value is not None else repr(plain(value))
-        origin = "fitted to the shapes given" if parameter.required else "its default"
-        if value != parameter.default and not parameter.required:
-            origin = "fitted to the shapes given"
+        origin = FITTED if parameter.required or value != parameter.default else "its default"
         sentences.append(f"{parameter.name} = {shown} ({origin})")
     return call, tuple(sentences)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from app.upstream.oracle import Answer
-from kernels.checking import Check, Examination
+from kernels.checking import Check, Examination, Origin, Severity
 from kernels.registry import Operation
 from kernels.upstream import Site
 
@@ -54,6 +54,17 @@ def compare(operation: Operation, examination: Examination, answer: Answer) -> C
     found = _spoken_by(operation, examination, answer)
     at_check = None if found is None else found.id()
     return Comparison(False, at_check, tuple(_differences(predicted, answer, at_check)))
+
+
+def launches_safely(examination: Examination) -> bool:
+    """Whether upstream refuses the call before it launches anything, or no check of ours finds harm in it."""
+    raised = examination.raised
+    if raised is not None and not raised.at_launch:
+        return True
+    return not any(
+        outcome.check.severity is Severity.ERROR and outcome.check.origin() is Origin.BEYOND
+        for outcome in examination.failed()
+    )
 
 
 def named(violation: Check[Any]) -> str:

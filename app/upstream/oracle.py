@@ -72,6 +72,7 @@ class Answer:
     frames         (file, line, function) of the innermost calls, the innermost last
     outputs        form of each returned tensor, and how many elements are zero or no number
     outside        memory that it wrote and must not have, a sentence each
+    kept           what it returned and wrote, where the question asked to keep it
     """
 
     ending: Ending
@@ -82,6 +83,7 @@ class Answer:
     milliseconds: float | None = None
     outputs: tuple[dict[str, Any], ...] = ()
     outside: tuple[str, ...] = ()
+    kept: dict[str, Any] = field(default_factory=dict)
     host: Host | None = field(default=None, compare=False)
 
 
@@ -148,6 +150,7 @@ class Oracle:
             told.get("milliseconds"),
             tuple(told.get("outputs", ())),
             tuple(told.get("outside", ())),
+            {name: told[name] for name in ("returned", "written") if name in told},
             self._host,
         )
 

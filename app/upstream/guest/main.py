@@ -6,6 +6,7 @@ allowed module, and arguments in their JSON form. No code comes with a call.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
 import json
@@ -159,8 +160,16 @@ class Guest:
         milliseconds = (time.perf_counter() - started) * 1e3
         if not self.launches and any(isinstance(each, stated.Stated) for each in stated._tensors(returned)):
             return {"ending": "unlaunched", "detail": "it returned; no kernel ran, for there is no GPU"}
+        kept = {}
+        if job.get("keep"):
+            written = {name: kwargs[name] for name in job["written"] if name in kwargs}
+            kept = {
+                "returned": _kept(returned),
+                "written": {name: _kept(each) for name, each in written.items()},
+            }
         return {
             "ending": "returned",
+            **kept,
             "outside": arena.breaches(),
             "milliseconds": milliseconds,
             "outputs": [
@@ -222,6 +231,15 @@ def _summary(tensor: torch.Tensor) -> dict[str, Any]:
         "nonFinite": int((~wide.isfinite()).sum()),
         "zeros": int((wide == 0).sum()),
     }
+
+
+def _kept(value: Any) -> Any:
+    """What was returned, with every tensor's elements as bytes in base64."""
+    if isinstance(value, torch.Tensor):
+        data = value.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
+        encoded = base64.b64encode(data).decode()
+        return {"shape": list(value.shape), "dtype": str(value.dtype)[6:], "data": encoded}
+    return [_kept(each) for each in value] if isinstance(value, (tuple, list)) else None
 
 
 def _frames(error: BaseException) -> list[Any]:
