@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse
 
 from app.capture.service import client
 from app.http.caching import json_response
@@ -12,10 +11,16 @@ from app.http.urls import absolute
 router = APIRouter(tags=["operators"])
 
 
+class PythonSource(Response):
+    """The form in which the file is documented and served."""
+
+    media_type = "text/x-python"
+
+
 @router.get(
     "/capture.py",
     summary="A Python file that writes down the call that failed in a running program",
-    response_class=PlainTextResponse,
+    response_class=PythonSource,
 )
 async def capture(request: Request) -> Response:
     source = client(absolute(request, "/").rstrip("/"))

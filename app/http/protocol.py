@@ -13,6 +13,10 @@ LONGEST_LINE = 64 * 1024
 """Bytes of a request line, beside the limit on header fields: a search's query stands in it."""
 
 
+LINGER = 1.0
+"""Seconds for which what a refused client still sends is read and dropped."""
+
+
 class BoundedHttp(HttpToolsProtocol):
     """The parser itself keeps a field of any length; here a head that is too long ends its connection.
 
@@ -22,15 +26,18 @@ class BoundedHttp(HttpToolsProtocol):
     most_bytes = 2 * LONGEST_LINE
     _in_head = True
     _head_bytes = 0
+    _refused = False
 
     def data_received(self, data: bytes) -> None:
         """Parse, and count what a head that is not whole yet has taken."""
+        if self._refused:
+            return
         before = self._in_head
         super().data_received(data)
         # Of data in which a head only begins, the part before it is the former request's.
         if before and self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > self.most_bytes and not self.transport.is_closing():
+            if self._head_bytes > self.most_bytes and not self._refused:
                 self._refuse(431, f"The request's head takes more than {self.most_bytes:,} bytes.")
 
     def on_message_begin(self) -> None:
@@ -51,8 +58,12 @@ class BoundedHttp(HttpToolsProtocol):
             f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {PROBLEM_JSON}\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
+        self._refused = True
         self.transport.write(head.encode("ascii") + body)
-        self.transport.close()
+        # Closed at once, with data unread, the connection would be reset and the answer lost.
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER, self.transport.close)
 
 
 def bounded(header_bytes: int) -> type[BoundedHttp]:
