@@ -18,6 +18,7 @@ from pathlib import Path
 from app import host
 from app.host import Finding
 from app.jobs import file_store
+from app.neighbours import broker, upstream
 from app.settings import Settings, SettingsError, is_loopback, run_allowed, variable
 from app.worker.safety import nvml_card, refusal
 from kernels.target import Target
@@ -55,7 +56,11 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield _snapshots(settings.data)
     yield address(settings)
     yield _keys(settings)
+    if settings.broker_url:
+        yield from broker(settings.broker_url)
     yield from _worker(settings)
+    if settings.upstream_python:
+        yield upstream(settings.upstream_python, settings.upstream_modules)
     yield _runs(settings)
 
 
@@ -259,6 +264,8 @@ def _architectures(listed: str) -> str:
 
 
 def _runs(settings: Settings) -> Finding:
+    if settings.broker_url and run_allowed(settings):
+        return Finding("runs", "ok", "by the hosts that joined the broker")
     if settings.workers == 0:
         return Finding("runs", "missing", "FAULTBOOK_WORKERS is 0", "set it to 1 or more", required=False)
     if not run_allowed(settings):
