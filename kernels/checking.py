@@ -189,6 +189,10 @@ class Check(Generic[S]):
         """What was found, in the caller's own terms."""
         return ", ".join(f"{path} = {shown(subject, path)}" for path in self.looks_at)
 
+    def blames(self, subject: S, /) -> tuple[str, ...]:
+        """Arguments that this violation is about."""
+        return self.arguments()
+
     def exception(self) -> Exception:
         """The exception upstream raises, with this violation attached as `violation`."""
         error = self.raises(self.text) if self.text else self.raises()

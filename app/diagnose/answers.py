@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from app.diagnose import schemas
@@ -12,6 +13,20 @@ from kernels.call import Call, arguments_json
 from kernels.checking import Examination
 from kernels.registry import Operation
 from kernels.rendering import fix_code
+
+FITTED = "fitted to the shapes given"
+"""Where the value of an argument that was not given comes from, unless it is the default."""
+
+
+def fitted(assumed: Iterable[str]) -> frozenset[str]:
+    """Names of the arguments that were not given and have no default."""
+    return frozenset(sentence.partition(" = ")[0] for sentence in assumed if sentence.endswith(f"({FITTED})"))
+
+
+def not_given(blamed: Iterable[str], guessed: frozenset[str]) -> str:
+    """An addition to what a check found in these arguments, where some of them are our guess."""
+    names = [name for name in blamed if name in guessed]
+    return f" ({' and '.join(names)} not given: {FITTED})" if names else ""
 
 
 def verdict(

@@ -84,10 +84,13 @@ class LengthsCheck(Assertion):
     """A check of the four tensors of lengths."""
 
     @classmethod
-    def wrong(cls, call: AttentionCall) -> list[str]:
+    def refused(cls, call: AttentionCall) -> list[str]:
         """Names of those that break it."""
         tensors = [(name, getattr(call, name)) for name in LENGTHS]
         return [name for name, tensor in tensors if tensor is not None and cls.refuses(tensor)]
+
+    def wrong(self, call: AttentionCall, /) -> list[str]:
+        return self.refused(call)
 
     @classmethod
     def refuses(cls, tensor: TensorSpec) -> bool:
@@ -96,7 +99,7 @@ class LengthsCheck(Assertion):
 
     @classmethod
     def broken(cls, call: AttentionCall) -> bool:
-        return bool(cls.wrong(call))
+        return bool(cls.refused(call))
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,16 @@ class NotOnGpu(Assertion):
 
     @classmethod
     def broken(cls, call: AttentionCall) -> bool:
-        return any(tensor.device_type != "cuda" for name, tensor in call.tensors() if name in ON_DEVICE)
+        return bool(cls.on_host(call))
+
+    @classmethod
+    def on_host(cls, call: AttentionCall) -> list[str]:
+        """Names of the inputs that are not on a GPU."""
+        tensors = ((name, tensor) for name, tensor in call.tensors() if name in ON_DEVICE)
+        return [name for name, tensor in tensors if tensor.device_type != "cuda"]
+
+    def wrong(self, call: AttentionCall, /) -> list[str]:
+        return self.on_host(call)
 
     def fixes(self, call: AttentionCall, /) -> Iterator[Fix[AttentionCall]]:
         moved = {name: replace(tensor, device="cuda") for name, tensor in call.tensors() if name in ON_DEVICE}
@@ -211,8 +223,18 @@ def own_arch(call: AttentionCall) -> Iterator[Fix[AttentionCall]]:
         )
 
 
+class OnGeneration(Assertion):
+    """A check of the GPU's generation, which `_arch` says where it is passed, else the target."""
+
+    def describe_actual(self, call: AttentionCall, /) -> str:
+        found = super().describe_actual(call)
+        if call._arch is not None:
+            return found
+        return ", ".join(filter(None, [found, f"target = {call.target}"]))
+
+
 @dataclass(frozen=True)
-class CapabilityUnsupported(Assertion):
+class CapabilityUnsupported(OnGeneration):
     """A kernel is written for a generation's own instructions."""
 
     message = (
@@ -223,7 +245,7 @@ class CapabilityUnsupported(Assertion):
     sites = at(621)
     reason = "the GPU is of no generation that there are kernels for"
     looks_at = ("_arch",)
-    requires = "_arch from 80 to 119"
+    requires = "a GPU of compute capability 8.0 to 11.9"
     category = "values"
 
     @classmethod
@@ -293,7 +315,7 @@ class DescaleWithoutFp8(Assertion):
 
 
 @dataclass(frozen=True)
-class Fp8NeedsSm100(Assertion):
+class Fp8NeedsSm100(OnGeneration):
     """The FP8 products of this kernel are instructions of data-centre Blackwell."""
 
     message = "FP8 is only supported on SM100 (compute capability 10.x) for FA4 CuTe."

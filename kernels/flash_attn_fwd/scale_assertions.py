@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from kernels.call import shown
 from kernels.checking import Category, Check, Fix
 from kernels.dtypes import DType
 from kernels.flash_attn_fwd.signature import (
@@ -40,6 +41,24 @@ class Assertion(Check[AttentionCall]):
     def broken(cls, call: AttentionCall) -> bool:
         """Whether the condition does not hold."""
         raise NotImplementedError(cls.__name__)
+
+    def wrong(self, call: AttentionCall, /) -> Collection[str]:
+        """Of the arguments that it reads those that break it."""
+        return self.arguments()
+
+    def blames(self, call: AttentionCall, /) -> tuple[str, ...]:
+        """Those that break it; optional ones that are absent only where that is the fault."""
+        wrong = self.wrong(call)
+        return tuple(
+            name
+            for name in self.arguments()
+            if name in wrong and (self.category == "presence" or getattr(call, name) is not None)
+        )
+
+    def describe_actual(self, call: AttentionCall, /) -> str:
+        blamed = self.blames(call)
+        paths = (path for path in self.looks_at if path.partition(".")[0] in blamed)
+        return ", ".join(f"{path} = {shown(call, path)}" for path in paths)
 
 
 def dtype_of(tensor: TensorSpec | None) -> DType | None:
