@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml requirements/constraints.txt requirements/torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Faultbook needs Python 3.11 or newer; set PYTHON=…")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) -c requirements/constraints.txt '$(TORCH)'
-	$(PIP) -c requirements/constraints.txt '$(TRITON)' -e '.[worker,dev]'
+	$(PIP) -c requirements/constraints.txt '$(TRITON)' -e '.[cluster,worker,dev]'
 	@$(BIN)/python requirements/verify.py
 	@touch $@
 

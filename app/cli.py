@@ -19,9 +19,10 @@ import typer
 from rich.markup import escape
 
 from app.access.command import keys
+from app.cluster.command import worker
 from app.errors import Problem
 from app.http.text import json_bytes
-from app.indexing import bundle, diff, index, indexing
+from app.indexing import bundle, diff, index, indexing, version_of
 from app.mcp.command import mcp
 from app.printing import show_diagnosis, show_matches
 from app.sweep.command import sweep
@@ -91,7 +92,7 @@ def match(
     """Find the records of the errors in a text: a line, a traceback or a whole log."""
     from app.lookup.command import answer_of
 
-    installed = dict(_pinned(item) for item in package or ())
+    installed = dict(map(version_of, package or ()))
     answer = answer_of(source, _use_snapshots, repo=repo, packages=installed, limit=limit)
     if as_json:
         print_json(answer)
@@ -294,6 +295,7 @@ def doctor(as_json: Json = False) -> None:
     raise typer.Exit(Exit.UNSUPPORTED if broken else Exit.OK)
 
 
+cli.command()(worker)
 cli.command()(index)
 cli.command()(keys)
 cli.command()(mcp)
@@ -315,13 +317,6 @@ def _use_snapshots() -> Library:
     known = reader.get()
     complain(*reader.problems)
     return known
-
-
-def _pinned(text: str) -> tuple[str, str]:
-    name, equals, version = text.partition("==")
-    if not equals or not name or not version:
-        usage(f"--package takes NAME==VERSION, got {text[:80]}")
-    return name.strip().lower(), version.strip()
 
 
 class _Listener:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 GROUPS: dict[str, list[str]] = {
     "Service": PROJECT["project"]["dependencies"],
+    "Cluster": PROJECT["project"]["optional-dependencies"]["cluster"],
     "Worker": PROJECT["project"]["optional-dependencies"]["worker"],
     "Development": PROJECT["project"]["optional-dependencies"]["dev"],
 }
@@ -91,7 +92,7 @@ def test_each_dependency_has_its_reason_written_down(group: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "groups"),
-    [(package, ("Service", "Worker")) for package in PACKAGES]
+    [(package, ("Service", "Cluster", "Worker")) for package in PACKAGES]
     + [(folder, tuple(GROUPS)) for folder in ("tests", "benchmarks")],
 )
 def test_sources_import_only_what_is_declared(folder: str, groups: tuple[str, ...]) -> None:
@@ -101,7 +102,7 @@ def test_sources_import_only_what_is_declared(folder: str, groups: tuple[str, ..
 
 def test_each_declared_dependency_is_used() -> None:
     used = {name for package in PACKAGES for name in third_party(package)}
-    assert names("Service", "Worker") - used - LOADED_BY_UVICORN == set()
+    assert names("Service", "Cluster", "Worker") - used - LOADED_BY_UVICORN == set()
 
 
 def pins(file: str) -> dict[str, str]:

@@ -40,9 +40,13 @@ from app.jobs.preferences import preference
 from app.jobs.routes import JobModel, accept, diagnosis_response, jobs_of, sent
 from app.jobs.service import Jobs
 from app.operators import Readiness, probes
-from app.worker.pool import WorkerPool
+from app.upstream.asking import opened
+from app.worker.pool import Runs, open_pool
 from catalog.store import load_catalog
 from kernels.safetensors_file.file_start import MAX_SIZE
+
+IN_CLUSTER = 32
+"""Jobs at once in a service whose runs happen on other hosts: it only waits for them."""
 
 
 @asynccontextmanager
@@ -50,15 +54,16 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Start the workers with the service, and end them with it."""
     catalog = load_catalog()
     settings = app.state.settings
-    pool = WorkerPool(settings)
+    pool = open_pool(settings)
     charge = app.state.quotas.charge
-    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, charge)
+    upstream = opened(settings)
+    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, charge, upstream)
     app.state.diagnoser = diagnoser
     app.state.recent = Recent()
     app.state.jobs = jobs = Jobs(
         await run_in_threadpool(open_store, settings),
         diagnoser,
-        parallel=max(settings.workers, 1),
+        parallel=IN_CLUSTER if settings.broker_url else max(settings.workers, 1),
         retention=settings.retention,
         count=partial(_count, app.state.metrics),
     )
@@ -72,6 +77,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await jobs.stop()
         await pool.stop()
+        if upstream is not None:
+            upstream.close()
 
 
 router = APIRouter(tags=["diagnosis"], lifespan=lifespan)
@@ -220,14 +227,15 @@ def diagnoser_of(connection: HTTPConnection) -> Diagnoser:
     return cast(Diagnoser, connection.app.state.diagnoser)
 
 
-def _worker_state(pool: WorkerPool) -> Readiness:
-    if not pool.exists:
-        return Readiness(ready=False, required=False, detail="none: level checks only")
+def _worker_state(pool: Runs) -> Readiness:
     if pool.failure:
         return Readiness(ready=False, required=False, detail=pool.failure)
-    if pool.worker is None:
+    if not pool.exists:
+        return Readiness(ready=False, required=False, detail="none: level checks only")
+    if not pool.workers:
         return Readiness(ready=False, required=False, detail="starting")
-    return Readiness(ready=True, required=False, detail=pool.worker.device.name)
+    names = ", ".join(worker.device.name for worker in pool.workers)
+    return Readiness(ready=True, required=False, detail=names)
 
 
 def _jobs_state(jobs: Jobs) -> Readiness:

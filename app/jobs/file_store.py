@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from time import time
 from typing import Any
 
 from app.jobs.store import Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
@@ -217,5 +218,5 @@ class FileStore:
 def _report(base: sqlite3.Connection, job: str, kind: str, data: Mapping[str, Any]) -> None:
     base.execute(
         "INSERT INTO events SELECT ?, coalesce(max(number), 0) + 1, ?, ? FROM events WHERE job = ?",
-        (job, kind, json.dumps(data), job),
+        (job, kind, json.dumps({**data, "at": round(time(), 3)}), job),
     )

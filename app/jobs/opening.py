@@ -12,7 +12,14 @@ log = logging.getLogger("faultbook.jobs")
 
 
 def open_store(settings: Settings) -> Store:
-    """The data folder's; where that cannot be written, one in memory and a warning."""
+    """The broker's where there is one, else the data folder's.
+
+    Where that folder cannot be written: one in memory, and a warning.
+    """
+    if settings.broker_url:
+        from app.cluster.store import RedisStore
+
+        return RedisStore(settings.broker_url, settings.retention)
     try:
         return FileStore(settings.data)
     except StoreUnavailable as error:

@@ -67,7 +67,9 @@ async def read_job(request: Request, job: Id) -> Response:
     },
 )
 async def read_events(request: Request, job: Id) -> Response:
-    """`queued`, `started`, `checks`, `run`, `fix` for each that was tried, and `done`, with JSON data.
+    """`queued`, `started`, `checks`, `run`, `fix` for each that was tried, and `done`.
+
+    Their data is JSON; its `at` is the time in seconds since 1970.
 
     `Last-Event-ID` goes on behind that event. A comment every 15 seconds keeps the connection alive.
     """

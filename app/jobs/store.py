@@ -66,7 +66,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One step of a job; `number` counts from 1 within it, `data` is JSON."""
+    """One step of a job; `number` counts from 1 within it, `data` is JSON with the time in its `at`."""
 
     number: int
     kind: str

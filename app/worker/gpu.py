@@ -43,6 +43,9 @@ class WorkerGpu:
                 return self._nvml.name, self._nvml.capability
         import torch
 
+        if torch.version.hip is not None:
+            name = torch.cuda.get_device_properties().gcnArchName  # gfx942:sramecc+:xnack-
+            return torch.cuda.get_device_name(), name.partition(":")[0]
         major, minor = torch.cuda.get_device_capability()
         return torch.cuda.get_device_name(), f"{major}.{minor}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kernels.call import Call
+from kernels.target import Target
 
 Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out", "unsupported"]
 Implementation = Literal["triton", "reference", "library"]
@@ -24,12 +25,19 @@ class Job:
 class Device:
     """Where it ran; `emulated` when the call's own device is another kind.
 
-    capability   compute capability such as "9.0"; None on a CPU
+    capability   compute capability such as "9.0", or AMD's name such as "gfx942"; None on a CPU
     """
 
     name: str
     capability: str | None
     emulated: bool
+
+    @property
+    def target(self) -> Target | None:
+        """Its architecture; None on a CPU."""
+        if self.capability is None or self.capability.startswith("gfx"):
+            return None if self.capability is None else Target.parse(self.capability)
+        return Target.of_capability(self.capability)
 
 
 @dataclass(frozen=True, slots=True)

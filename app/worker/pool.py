@@ -9,6 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -50,7 +51,16 @@ class PoolBusy(Exception):
 
 
 class Runs(Protocol):
-    """Where calls are run: in this service's own processes, or on hosts that have joined it."""
+    """Where calls are run: in this service's own processes, or on hosts that have joined it.
+
+    failure   why nothing can be run now, where that is known
+    absence   what there is to do where nothing ever could
+    seconds   for which jobs have had a worker, all together
+    """
+
+    failure: str
+    absence: str
+    seconds: float
 
     @property
     def exists(self) -> bool:
@@ -59,6 +69,20 @@ class Runs(Protocol):
     @property
     def workers(self) -> Sequence[Worker]:
         """One of each kind of worker that is known."""
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for a worker."""
+
+    @property
+    def replaced(self) -> int:
+        """Processes that ended other than by being stopped with the service."""
+
+    def start(self) -> None:
+        """Start, or find, the workers in the background."""
+
+    async def stop(self) -> None:
+        """End what was started."""
 
     async def introduced(self) -> None:
         """Wait until it is known who the workers are, as far as it can be."""
@@ -78,6 +102,8 @@ class WorkerPool:
     seconds   for which jobs have had a worker, all together
     """
 
+    absence = "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
+
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._starting: asyncio.Task[None] | None = None
@@ -90,6 +116,7 @@ class WorkerPool:
         self._watch: Watch | None = None
 
     @staticmethod
+    @cache
     def installed() -> bool:
         """Whether this environment can run operations at all."""
         return find_spec("torch") is not None and find_spec("triton") is not None
@@ -227,6 +254,15 @@ class WorkerPool:
                 place.set_result(slot)
                 return
         self._free.append(slot)
+
+
+def open_pool(settings: Settings) -> Runs:
+    """The hosts that have joined the broker where there is one, else processes of this service."""
+    if settings.broker_url:
+        from app.cluster.pool import ClusterPool
+
+        return ClusterPool(settings, settings.broker_url)
+    return WorkerPool(settings)
 
 
 def _has_gpu() -> bool:

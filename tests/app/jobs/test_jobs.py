@@ -95,7 +95,9 @@ def events(text: str) -> list[tuple[int, str, dict[str, Any]]]:
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+            data = json.loads(fields["data"])
+            assert abs(data.pop("at") - time.time()) < 120
+            found.append((int(fields["id"]), fields["event"], data))
     return found
 
 

@@ -100,6 +100,7 @@ HAZARDS: dict[str, Callable[[torch.Tensor], object]] = {
     "spin": _spin,
     "stubborn": _stubborn,
     "exhaust": _exhaust,
+    "gulp": lambda x: torch.empty(1 << 42, device=x.device),
     "illegal": _launch("illegal"),
     "misaligned": _launch("misaligned"),
     "endless": _launch("endless"),

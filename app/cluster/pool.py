@@ -1,0 +1,212 @@
+"""Runs on hosts that have joined: the API's side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from redis import RedisError
+from starlette.concurrency import run_in_threadpool
+
+from app.cluster.broker import connect, make_celery, visibility
+from app.cluster.names import BEAT, KINDS, NODES, OUTCOME_KEPT, TASK, cancel_key, outcome_key, queue_key
+from app.cluster.wire import job_json, queue_of, read_outcome, read_worker
+from app.settings import Settings
+from app.worker.messages import Job, Outcome, Worker
+from app.worker.pool import WAITING_PER_WORKER, PoolBusy
+from kernels.target import Target
+
+log = logging.getLogger("faultbook.cluster")
+
+GLANCE = 0.03
+"""Seconds between looks for outcomes while any is waited for."""
+
+MISSED = 20.0
+"""Seconds without a live host after which whoever waits for one is told."""
+
+
+class ClusterPool:
+    """Hands runs to the queues of architectures and waits for their outcomes.
+
+    failure   why Redis cannot be reached, where that is so
+    seconds   that its runs have had a worker
+    replaced  always 0: hosts count the processes that they replace
+    """
+
+    absence = "no worker has joined: start `faultbook worker` on a host that reaches the broker"
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._celery = make_celery(url, settings.run_timeout)
+        self._redis = connect(url)
+        self._longest = 2 * visibility(settings.run_timeout) + WAITING_PER_WORKER * settings.run_timeout
+        self._kinds: dict[str, Worker] = {}
+        self._alive: dict[str, int] = {}
+        self._seen: dict[str, float] = {}
+        self._waiting: dict[str, asyncio.Future[Outcome]] = {}
+        self._loops: list[asyncio.Task[None]] = []
+        self._known = asyncio.Event()
+        self.failure = ""
+        self.seconds = 0.0
+        self.replaced = 0
+
+    @property
+    def waiting(self) -> int:
+        """Runs of this service that have no outcome yet."""
+        return len(self._waiting)
+
+    @property
+    def exists(self) -> bool:
+        """Whether a host has ever joined."""
+        return bool(self._kinds)
+
+    @property
+    def workers(self) -> Sequence[Worker]:
+        """One of each architecture, GPUs first."""
+        return [self._kinds[queue] for queue in sorted(self._kinds, key=_rank)]
+
+    @property
+    def alive(self) -> dict[str, int]:
+        """Live hosts' worker processes by queue."""
+        return dict(self._alive)
+
+    def start(self) -> None:
+        """Begin to look who is there, and for outcomes."""
+        self._loops = [asyncio.create_task(loop) for loop in (self._look(), self._collect())]
+
+    async def stop(self) -> None:
+        """Stop looking; runs go on, and their outcomes wait for the next service."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await run_in_threadpool(self._redis.close)
+
+    async def introduced(self) -> None:
+        """Wait for the first look."""
+        if self._loops:
+            await self._known.wait()
+
+    def choose(self, device: str, target: Target | None) -> Worker | None:
+        """A worker of the target's architecture; without a target the first of that kind of device."""
+        known = self.workers
+        suited = (worker for worker in known if target and worker.device.target == target)
+        serving = (
+            worker
+            for worker in known
+            if target and (own := worker.device.target) is not None and own.serves(target)
+        )
+        wanted = (worker for worker in known if device in ("auto", _kind(worker)))
+        return next((worker for found in (suited, serving, wanted, known) for worker in found), None)
+
+    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
+        """Run one job; raises PoolBusy where no such host lives, or too much waits for it."""
+        if worker is None:
+            raise PoolBusy(self.failure or self.absence)
+        queue = queue_of(worker)
+        run = secrets.token_hex(16)
+        await self._admit(queue)
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting[run] = answer
+        try:
+            await self._send(run, job, queue)
+            return await self._outcome(answer, queue)
+        except BaseException:
+            with suppress(RedisError):
+                await asyncio.shield(run_in_threadpool(self._cancel, run))
+            raise
+        finally:
+            self._waiting.pop(run, None)
+
+    async def _admit(self, queue: str) -> None:
+        hosts = self._alive.get(queue, 0)
+        if not hosts:
+            raise PoolBusy(f"no host of {queue} is there now")
+        try:
+            length = await run_in_threadpool(self._redis.llen, queue_key(queue))
+        except RedisError as error:
+            raise PoolBusy("the broker cannot be reached") from error
+        if length >= hosts * WAITING_PER_WORKER:
+            raise PoolBusy(f"every worker of {queue} is busy")
+
+    async def _send(self, run: str, job: Job, queue: str) -> None:
+        def send() -> None:
+            self._celery.send_task(TASK, args=[job_json(job)], task_id=run, queue=queue_key(queue))
+
+        try:
+            await run_in_threadpool(send)
+        except (self._celery.connection_for_write().connection_errors, OSError) as error:
+            raise PoolBusy("the broker cannot be reached") from error
+
+    async def _outcome(self, answer: asyncio.Future[Outcome], queue: str) -> Outcome:
+        deadline = monotonic() + self._longest
+        while not answer.done():
+            await asyncio.wait([answer], timeout=BEAT)
+            missed = monotonic() - self._seen.get(queue, 0.0)
+            if not answer.done() and not self.failure and missed > MISSED:
+                raise PoolBusy(f"the hosts of {queue} are gone")
+            if not answer.done() and monotonic() > deadline:
+                raise PoolBusy(f"no answer of {queue} within {self._longest:g} s")
+        outcome = answer.result()
+        self.seconds += outcome.seconds
+        return outcome
+
+    def _cancel(self, run: str) -> None:
+        self._redis.set(cancel_key(run), "1", ex=OUTCOME_KEPT)
+
+    async def _look(self) -> None:
+        """Keep up with who is there."""
+        while True:
+            try:
+                kinds, alive = await run_in_threadpool(self._present)
+            except (RedisError, ValueError) as error:
+                self._failed(error)
+            else:
+                self._kinds, self._alive, self.failure = kinds, alive, ""
+                self._seen |= dict.fromkeys(alive, monotonic())
+            self._known.set()
+            await asyncio.sleep(BEAT / 2)
+
+    def _present(self) -> tuple[dict[str, Worker], dict[str, int]]:
+        stored: Any = self._redis.hgetall(KINDS)
+        alive: dict[str, int] = {}
+        for key in self._redis.scan_iter(NODES + "*", count=1000):
+            queue = str(key).removeprefix(NODES).partition(":")[0]
+            alive[queue] = alive.get(queue, 0) + 1
+        return {queue: read_worker(text) for queue, text in stored.items()}, alive
+
+    async def _collect(self) -> None:
+        """Hand outcomes to whoever waits for them."""
+        while True:
+            await asyncio.sleep(GLANCE)
+            runs = list(self._waiting)
+            if not runs:
+                continue
+            try:
+                found: Any = await run_in_threadpool(self._redis.mget, [outcome_key(run) for run in runs])
+            except RedisError as error:
+                self._failed(error)
+                await asyncio.sleep(BEAT / 2)
+                continue
+            for run, text in zip(runs, found, strict=True):
+                answer = self._waiting.get(run)
+                if text is not None and answer is not None and not answer.done():
+                    answer.set_result(read_outcome(text))
+
+    def _failed(self, error: Exception) -> None:
+        if not self.failure:
+            log.error("the broker cannot be reached: %s", error)
+        self.failure = "the broker cannot be reached"
+
+
+def _kind(worker: Worker) -> str:
+    return "cpu" if worker.device.capability is None else "cuda"
+
+
+def _rank(queue: str) -> tuple[bool, int, str]:
+    """GPUs before CPUs, of NVIDIA's the newest first."""
+    capability = None if queue == "cpu" else Target.parse(queue).capability
+    return queue == "cpu", -(capability or 0), queue

@@ -1,0 +1,152 @@
+"""200 jobs while workers are killed in every way, and the service twice: none is lost, none is wrong."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.app.serving import Service, killed
+
+pytestmark = [
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc"),
+]
+
+BACK = 3.0
+"""Seconds after which another run has ended, once a worker was killed."""
+
+LIMIT = 2.5
+"""Seconds of a run."""
+
+KILLS = {"kill": 6, "abort": 8, "segfault": 8, "gulp": 6, "spin": 6, "victim": 6}
+"""Ways in which a job loses its worker, `victim` to a kill from outside, and how often."""
+
+VERDICTS = {
+    "gulp": "out-of-memory",
+    "spin": "timed-out",
+    "none": "passed",
+    "quant": "passed",
+    "refused": "rejected",
+}
+"""What each job ends with; what is not here ends with `crashed`."""
+
+REFUSED = {
+    "input": {"shape": [16, 7168], "dtype": "bfloat16"},
+    "output_q": {"shape": [16, 7168], "dtype": "float8_e4m3fn"},
+    "output_s": {"shape": [16, 14], "dtype": "int32", "strides": [1, 16]},
+    "scale_ue8m0": False,
+}
+
+
+@dataclass
+class Asked:
+    """A job of the test: what it is, and its id once accepted."""
+
+    kind: str
+    seed: int
+    id: str = ""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        if self.kind in ("quant", "refused"):
+            arguments: dict[str, Any] = REFUSED if self.kind == "refused" else {}
+            return {"operation": "per_token_group_quant", "arguments": arguments, **self.common}
+        kind = "spin" if self.kind == "victim" else self.kind
+        return {"operation": "hazard", "arguments": {"kind": kind}, **self.common}
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return {"level": "run", "seed": self.seed}  # its own seed: no job is answered by another's result
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path, device="cpu", run_timeout=str(LIMIT), max_tensor_bytes="64MiB")
+    try:
+        made.until_ready()
+        yield made
+    finally:
+        made.end()
+
+
+def mixed() -> list[Asked]:
+    """200 jobs, the kills among them in an order that is the same every time."""
+    kinds = [kind for kind, times in KILLS.items() for _ in range(times)]
+    kinds += ["none"] * 130 + ["quant"] * 20 + ["refused"] * 10
+    random.Random(7).shuffle(kinds)
+    return [Asked(kind, seed) for seed, kind in enumerate(kinds)]
+
+
+def test_no_job_is_lost_and_no_verdict_wrong(service: Service) -> None:
+    jobs = mixed()
+    assert (len(jobs), sum(KILLS.values())) == (200, 40)
+    for job in jobs:
+        status, answer = service.answers("POST", "/api/diagnose", job.body, Prefer="respond-async")
+        assert status == 202, answer
+        job.id = answer["location"].rpartition("/")[2]
+    began = time.monotonic()
+    stops = {60: service.kill, 130: service.stop}
+    for number, job in enumerate(jobs):
+        if number in stops:
+            stops[number]()
+            service.start()
+        if job.kind == "victim":
+            _kill_its_worker(service, job)
+        _until_ended(service, job)
+    took = time.monotonic() - began
+    verdicts = {job.id: service.answers("GET", f"/api/diagnoses/{job.id}")[1]["verdict"] for job in jobs}
+    wrong = [
+        (job, found)
+        for job, found in ((job, verdicts[job.id]) for job in jobs)
+        if found != VERDICTS.get(job.kind, "crashed")
+    ]
+    assert wrong == []
+    gaps = _gaps(service, jobs)
+    sys.stdout.write(
+        f"200 jobs in {took:.0f} s: {dict(Counter(verdicts.values()))}; next run ended after a kill: "
+        f"median {median(gaps):.2f} s, longest {max(gaps):.2f} s\n"
+    )
+    assert max(gaps) < BACK
+
+
+def _until_ended(service: Service, job: Asked) -> None:
+    deadline = time.monotonic() + 120
+    while service.answers("GET", f"/api/diagnoses/{job.id}")[0] == 202:
+        assert time.monotonic() < deadline, (job, service.log.read_text()[-3000:])
+        time.sleep(0.02)
+
+
+def _kill_its_worker(service: Service, job: Asked) -> None:
+    """Kill the worker while it is at this job; the service has one, and does one job at a time."""
+    deadline = time.monotonic() + 60
+    while service.answers("GET", f"/api/diagnoses/{job.id}")[1].get("status") == "queued":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert service.answers("GET", f"/api/diagnoses/{job.id}")[1].get("status") == "running"
+    for pid in service.leaves():
+        killed(pid)
+
+
+def _gaps(service: Service, jobs: list[Asked]) -> list[float]:
+    """Seconds from the end of each run that cost the worker to the end of the next run that did not."""
+    ends = []
+    for job in jobs:
+        runs = [data["at"] for kind, data in service.steps(job.id) if kind == "run"]
+        ends.append(runs[-1])
+    restarts = {60, 130}
+    return [
+        after - before
+        for number, (before, after) in enumerate(pairwise(ends), start=1)
+        if jobs[number - 1].kind in KILLS and jobs[number].kind == "none" and number not in restarts
+    ]
