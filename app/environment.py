@@ -78,7 +78,8 @@ def _own_environment() -> Finding:
         return Finding(
             "environment", "broken", str(error), "python -m venv .venv, and install faultbook there"
         )
-    return Finding("environment", "ok", f"faultbook {importlib.metadata.version('faultbook')}")
+    version = _installed("faultbook")
+    return Finding("environment", "ok", f"faultbook {version}" if version else "run from its own folder")
 
 
 def _catalog() -> Finding:
