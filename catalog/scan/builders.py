@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from catalog.scan.calls import reported
 from catalog.scan.expressions import Reader
 from catalog.scan.model import Builder, Level, Parts, literal_length
 from catalog.scan.source import dotted
+from catalog.scan.texts import without
 from kernels.message import Hole
 
 _EXCEPTION: Final = ("Error", "Exception", "Warning", "Exit", "Interrupt", "Failure", "Failed", "Abort")
 _SAYS: Final = frozenset({"message", "msg", "args", "detail"})
 
 
-def class_builder(node: ast.ClassDef, read: Reader) -> Builder | None:
-    """What an exception class prints: its `__str__`, else what its `__init__` hands on."""
+Known = Mapping[str, list[Parts]]
+
+
+def class_builder(node: ast.ClassDef, read: Reader, known: Known) -> Builder | None:
+    """What an exception class prints: its `__str__`, else what its `__init__` hands on.
+
+    `known` are the texts of the class's own names and of those around it.
+    """
     if not any(dotted(base).endswith(_EXCEPTION) for base in node.bases):
         return None
     methods = {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
     init = methods.get("__init__")
     parameters = tuple(argument.arg for argument in init.args.args[1:]) if init is not None else ()
+    defaults = tuple(_defaults(init, read, known)) if init is not None else ()
     if (written := methods.get("__str__")) is not None:
         for value in _returned(written):
-            for parts in read.text(value, {}):
+            for parts in read.text(value, known):
                 if literal_length(parts):
-                    return Builder(node.name, parameters, parts)
-    for parts in _handed_on(init, read) if init is not None else ():
-        return Builder(node.name, parameters, parts)
+                    return Builder(node.name, parameters, parts, defaults=defaults)
+    for parts in _handed_on(init, read, without(known, init.args)) if init is not None else ():
+        return Builder(node.name, parameters, parts, defaults=defaults)
     return None
+
+
+def _defaults(function: ast.FunctionDef, read: Reader, known: Known) -> Iterator[tuple[str, Parts]]:
+    """(parameter, what it prints) of those that need not be given."""
+    given = function.args
+    named = [*given.posonlyargs, *given.args]
+    late = given.defaults
+    pairs: list[tuple[ast.arg, ast.expr | None]] = []
+    pairs += zip(named[len(named) - len(late) :], late, strict=True)
+    pairs += zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    for name, value in pairs:
+        if value is not None and (texts := read.text(value, known)):
+            yield name.arg, texts[0]
 
 
 def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
@@ -39,9 +60,9 @@ def _returned(function: ast.FunctionDef) -> Iterator[ast.expr]:
             yield item.value
 
 
-def _handed_on(init: ast.FunctionDef, read: Reader) -> Iterator[Parts]:
+def _handed_on(init: ast.FunctionDef, read: Reader, around: Known) -> Iterator[Parts]:
     """What `__init__` makes its base class print."""
-    known: dict[str, list[Parts]] = {}
+    known: dict[str, list[Parts]] = dict(around)
     for statement in ast.walk(init):
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             if texts := read.text(statement.value, known):
@@ -65,7 +86,9 @@ def _handed_on(init: ast.FunctionDef, read: Reader) -> Iterator[Parts]:
             yield from read.read(arguments[0], known)
 
 
-def helper_builders(node: ast.FunctionDef | ast.AsyncFunctionDef, read: Reader) -> Iterator[Builder]:
+def helper_builders(
+    node: ast.FunctionDef | ast.AsyncFunctionDef, read: Reader, known: Known
+) -> Iterator[Builder]:
     """The ways in which a function raises or logs a text that it was given."""
     parameters = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
     keywords = {argument.arg for argument in node.args.kwonlyargs}
@@ -88,12 +111,25 @@ def helper_builders(node: ast.FunctionDef | ast.AsyncFunctionDef, read: Reader) 
             said, exception, level = report.message, report.exception, report.level
         if said is None or not exception[:1]:
             continue
-        for parts in read.read(said, {}):
+        for parts in read.read(said, known):
             # A text with words of its own is a site by itself; this one says what the caller says.
             if literal_length(parts) < 8 and any(
                 isinstance(part, Hole) and part.expr in given for part in parts
             ):
                 yield Builder(node.name, parameters, parts, exception, _level(level))
+
+
+def maker(node: ast.FunctionDef | ast.AsyncFunctionDef, read: Reader, known: Known) -> Builder | None:
+    """A function that returns a new exception for its caller to raise."""
+    parameters = tuple(argument.arg for argument in (*node.args.posonlyargs, *node.args.args))
+    if parameters[:1] in (("self",), ("cls",)):
+        parameters = parameters[1:]
+    for item in statements(node.body):
+        made = item.value if isinstance(item, ast.Return) else None
+        if isinstance(made, ast.Call) and dotted(made.func).endswith(_EXCEPTION) and len(made.args) == 1:
+            parts = read.read(made.args[0], known)[0]
+            return Builder(node.name, parameters, parts, dotted(made.func))
+    return None
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

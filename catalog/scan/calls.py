@@ -11,6 +11,7 @@ from catalog.scan.model import Kind, Level
 from catalog.scan.source import dotted
 
 _LOGGER: Final = re.compile(r"(?:^|[._])_?(?:log|logger|logging|LOG|LOGGER)$", re.IGNORECASE)
+_PARSER: Final = re.compile(r"(?:^|[._])(?:arg)?parser$", re.IGNORECASE)
 _LEVELS: Final[dict[str, Level]] = {
     "critical": "critical",
     "fatal": "critical",
@@ -30,6 +31,9 @@ _CHECKS: Final = {
     "_check_not_implemented": "NotImplementedError",
     "_check_is_size": "RuntimeError",
     "_check_tensor_all": "RuntimeError",
+    "_check_tensor_all_with": "RuntimeError",
+    "_assert_async": "RuntimeError",
+    "_assert_scalar": "RuntimeError",
     "_assert": "AssertionError",
     "static_assert": "CompilationError",
     "device_assert": "AssertionError",
@@ -57,6 +61,10 @@ class Report:
 def reported(call: ast.Call) -> Report | None:
     """What a call reports by itself; None for one that is no known way to."""
     base, _, name = dotted(call.func).rpartition(".")
+    if not base and isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Call):
+        # logging.getLogger(__name__).error(…), logger.bind(…).error(…)
+        made = dotted(call.func.value.func)
+        base = "logger" if made.endswith(("getLogger", "get_logger")) else made.rpartition(".")[0]
     if name in _LEVELS and base and _LOGGER.search(base):
         return _logged(call, _LEVELS[name])
     if name == "log" and base and _LOGGER.search(base) and len(call.args) > 1:
@@ -71,7 +79,12 @@ def reported(call: ast.Call) -> Report | None:
         return Report("check", exception, "error", call.args[2], [], call.args[1])
     if name == "exit" and base == "sys" and len(call.args) == 1 and not _is_number(call.args[0]):
         return Report("exit", "SystemExit", "error", call.args[0], [])
+    if name == "error" and _PARSER.search(base) and len(call.args) == 1:
+        return Report("exit", "SystemExit", "error", call.args[0], [])
     if name == "warn" and base == "warnings" and call.args:
+        said = call.args[0]
+        if isinstance(said, ast.Call) and len(said.args) == 1 and dotted(said.func).endswith("Warning"):
+            return Report("warning", dotted(said.func).rpartition(".")[2], "warning", said.args[0], [])
         category = call.args[1] if len(call.args) > 1 else _keyword(call, "category")
         exception = dotted(category).rpartition(".")[2] if category is not None else ""
         return Report("warning", exception or "UserWarning", "warning", call.args[0], [])

@@ -25,12 +25,16 @@ _OPPOSITE: Final[dict[type[ast.cmpop], str]] = {
 
 
 def holds(node: ast.expr, source: Source) -> str:
-    """The condition as upstream wrote it."""
+    """The condition as upstream wrote it; "" for `True`, which says nothing."""
+    if always(node):
+        return ""
     return source.of(node)
 
 
 def fails(node: ast.expr, source: Source) -> str:
-    """Its negation, in the shortest form."""
+    """Its negation, in the shortest form; "" for that of `False`, which says nothing."""
+    if isinstance(node, ast.Constant) and not node.value:
+        return ""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return source.of(node.operand)
     if isinstance(node, ast.Compare) and len(node.ops) == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from catalog.template import Template
 from kernels.message import Hole
@@ -13,6 +13,10 @@ Parts = tuple[str | Hole, ...]
 """A message as literals and holes, in order."""
 Kind = Literal["raise", "assert", "log", "warning", "check", "exit", "http"]
 Level = Literal["critical", "error", "warning"]
+
+
+ANY: Final = "**"
+"""Keyword of an argument that is a mapping of some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,12 @@ class Scanned:
     code: bytes = b""
     """Those lines at their places, compressed."""
     language: Literal["python", "cpp"] = "python"
+    makers: tuple[Builder, ...] = ()
+    """Functions that return the exception they are called for."""
+    bases: tuple[tuple[str, str], ...] = ()
+    """(class, the class it is made of first)."""
+    constants: tuple[tuple[str, Parts], ...] = ()
+    """Texts of upper-case names of the module, for those who import them."""
     includes: tuple[str, ...] = ()
     """Of a C++ file, the files that it includes, as it names them."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
 from catalog.scan.defines import expanded
-from catalog.scan.model import Argument, Builder, Found, Kind, Parts, Scanned, literal_length
+from catalog.scan.model import ANY, Argument, Builder, Found, Kind, Parts, Scanned, literal_length
 from kernels.message import Hole
 
 MOST_DEEP: Final = 6
@@ -27,7 +28,16 @@ class Definitions:
         self._macros: dict[str, dict[str, list[Builder]]] = defaultdict(dict)
         self._includes: dict[str, tuple[str, ...]] = {}
         self._named: dict[str, list[str]] = defaultdict(list)
+        self._makers: dict[str, list[Builder]] = defaultdict(list)
+        self._bases: dict[str, list[str]] = defaultdict(list)
+        self._constants: dict[str, set[Parts]] = defaultdict(set)
         for file in scanned:
+            for builder in file.makers:
+                self._makers[builder.name].append(builder)
+            for name, base in file.bases:
+                self._bases[name].append(base.rpartition(".")[2])
+            for name, parts in file.constants:
+                self._constants[name].add(parts)
             if file.language == "cpp":
                 self._includes[file.path] = file.includes
                 self._named[file.path.rpartition("/")[2]].append(file.path)
@@ -110,15 +120,40 @@ class Definitions:
             waiting = list(found)
 
     def _worded(self, site: Found, own: Mapping[str, Builder]) -> Found:
-        name = site.exception.rpartition(".")[2]
-        builder = own.get(name) or next(iter(self._only(self._classes, name)), None)
-        if builder is None or site.kind != "raise":
+        """A site with what an exception class, a function that makes one or a constant says of it."""
+        site = self._spelled(site)
+        if site.kind != "raise":
             return replace(site, arguments=())
-        parts = filled(builder, site.arguments)
+        name = site.exception.rpartition(".")[2]
+        builder = next((found for found in map(partial(self._class, own), self._line(name)) if found), None)
+        if builder is None and (makers := self._only(self._makers, name)):
+            [builder, *_] = makers
+            site = replace(site, exception=builder.exception or site.exception)
+        parts = filled(builder, site.arguments) if builder is not None else ()
         # Where nothing the class was given is a text, the arguments as they are say as much.
         if literal_length(parts):
             return replace(site, parts=parts, arguments=())
         return replace(site, arguments=())
+
+    def _class(self, own: Mapping[str, Builder], name: str) -> Builder | None:
+        return own.get(name) or next(iter(self._only(self._classes, name)), None)
+
+    def _line(self, name: str) -> Iterator[str]:
+        """A class and those that it is made of, where everybody means the same by their names."""
+        for _ in range(MOST_DEEP):
+            yield name
+            bases = set(self._bases.get(name, ()))
+            if len(bases) != 1:
+                return
+            [name] = bases
+
+    def _spelled(self, site: Found) -> Found:
+        """A site whose whole text is a constant of another module; a hole of a longer one stays as it is."""
+        part = site.parts[0] if site.parts is not None and len(site.parts) == 1 else ""
+        if isinstance(part, str) or part.conversion or part.format_spec or not part.expr.isupper():
+            return site
+        found = self._constants.get(part.expr, set())
+        return replace(site, parts=next(iter(found))) if len(found) == 1 else site
 
     @staticmethod
     def _only(known: Mapping[str, list[Builder]], name: str) -> list[Builder]:
@@ -137,9 +172,16 @@ def _shared(path: str, other: str) -> int:
     )
 
 
-def filled(builder: Builder, arguments: Iterable[Argument]) -> Parts:
+def _starred(argument: Argument) -> bool:
+    first = argument.parts[0] if argument.parts else ""
+    return argument.keyword is None and isinstance(first, Hole) and first.expr.startswith("*")
+
+
+def filled(builder: Builder, arguments: Sequence[Argument]) -> Parts:
     """The builder's text with the arguments in the place of its parameters."""
     given: dict[str, Parts] = {}
+    if not any(argument.keyword == ANY or _starred(argument) for argument in arguments):
+        given |= builder.defaults
     positional = iter(builder.parameters)
     for argument in arguments:
         name = next(positional, None) if argument.keyword is None else argument.keyword

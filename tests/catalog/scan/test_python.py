@@ -61,6 +61,13 @@ def messages(code: str) -> list[str]:
         ("torch._check_with(IndexError, x > 0, lambda: 'past the end')", "past the end"),
         ("tl.static_assert(BLOCK >= 16, 'BLOCK is too small')", "BLOCK is too small"),
         ("sys.exit(f'cannot go on: {x}')", "cannot go on: {x}"),
+        ("parser.error(f'--size takes {x}')", "--size takes {x}"),
+        ("logging.getLogger(__name__).error('by its maker %s', x)", "by its maker {x}"),
+        ("logger.opt(exception=True).error('with options')", "with options"),
+        ("warnings.warn(FutureWarning('as an object'))", "as an object"),
+        ("torch._assert_async(x > 0, 'not on time')", "not on time"),
+        ("raise OSError('alone')", "alone"),
+        ("raise PermissionError(*args)", "[Errno {*args}] "),
     ],
 )
 def test_a_message_is_read_to_the_letter(statement: str, message: str) -> None:
@@ -205,11 +212,77 @@ def test_a_class_may_word_its_own_message() -> None:
             raise Told(why="it rained")
     """
     assert messages(code) == [
-        "Model {x} is not known in {where}",
+        "Model {x} is not known in here",
         "Model gpt is not known in the list {x}",
         "plain words",
         "Told that it rained",
     ]
+
+
+def test_parameters_that_are_not_given_say_their_defaults() -> None:
+    code = """
+        LIMIT = "the limit: "
+        class Full(Exception):
+            HINT = "; free some"
+            def __init__(self, message="no room is left"):
+                super().__init__(LIMIT + message + self.HINT)
+        class Over(Full):
+            pass
+        def f(x):
+            if x: raise Full()
+            if x: raise Over(f"{x} is too much")
+            if x: raise Full(**x)
+            raise Full(*x)
+    """
+    assert messages(code) == [
+        "the limit: no room is left; free some",
+        "the limit: {x} is too much; free some",
+        "the limit: {message}; free some",
+        "the limit: {*x}; free some",
+    ]
+
+
+def test_one_of_two_may_be_raised() -> None:
+    code = "raise ValueError('odd one') if x % 2 else TypeError('even one')"
+    first, second = scanned(code)
+    assert [(site.exception, site.parts, site.conditions) for site in (first, second)] == [
+        ("ValueError", ("odd one",), ("x % 2",)),
+        ("TypeError", ("even one",), ("not (x % 2)",)),
+    ]
+
+
+def test_a_function_may_make_what_is_raised() -> None:
+    made = """
+        HINT = "set --size to more"
+        class A:
+            def _wrong(self, what):
+                return ConfigError(f"{what} is wrong; " + HINT)
+    """
+    use = """
+        from pkg.made import HINT
+        def f(self, x):
+            if x:
+                raise self._wrong(f"size {x}")
+            if not x:
+                raise ValueError(HINT)
+            raise ValueError(f"no size: {HINT}")
+    """
+    scans = [
+        python.scan("pkg/made.py", dedent(made).encode()),
+        python.scan("pkg/use.py", dedent(use).encode()),
+    ]
+    found = [record for record in records("o/r", scans) if record.path == "pkg/use.py"]
+    assert [(record.error_class, record.message) for record in found] == [
+        ("ConfigError", "size {x} is wrong; set --size to more"),
+        ("ValueError", "set --size to more"),
+        ("ValueError", "no size: {HINT}"),
+    ]
+
+
+def test_what_is_always_so_is_no_condition() -> None:
+    code = "if True:\n    while True:\n        assert False, 'never here'"
+    [site] = scanned(code)
+    assert site.conditions == ()
 
 
 def test_a_helper_says_what_its_caller_gives_it() -> None:

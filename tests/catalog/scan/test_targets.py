@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from catalog.scan import run, targets
+from catalog.scan import run
+from catalog.scan.listing import Listed, TargetError
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
 from catalog.scan.packages import fork_of, upstream_of
-from catalog.scan.targets import Listed, TargetError, resolved
+from catalog.scan.targets import resolved
 
 RAISES = b"raise ValueError('at import')\n"
 
@@ -167,7 +168,7 @@ def test_a_requirement_is_fetched_as_a_wheel_without_its_dependencies(
         make_wheel(Path(command[command.index("--dest") + 1]), {"sglang/a.py": RAISES})
         return Done()
 
-    monkeypatch.setattr(targets.subprocess, "run", fake)
+    monkeypatch.setattr("subprocess.run", fake)
     with resolved("sglang==1.2.3") as target:
         assert target.version == "1.2.3"
     [command] = asked
