@@ -22,17 +22,21 @@ def show_matches(out: Console, answer: dict[str, Any]) -> None:
         role = "root cause" if index == answer["rootCause"] else found["role"].replace("root-cause", "")
         facts = [place(found), *([role] if role and kind == "match" else []), *origins(found)]
         out.print(f"{found['id']}  {kind} {found['score']:.2f}  {escape(', '.join(facts))}")
-        if found["rendered"]:
-            out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
-        else:
+        if kind == "similar" or not found["rendered"]:
             # The record's own words: those of the text belong to no record.
             out.print(f"  {escape(found['repo'])}: {escape(found['errorMessage'])}")
+            continue
+        out.print(f"  {escape(found['errorClass'])}: {escape(found['rendered'])}")
         for capture in found["captures"]:
             out.print(f"  {escape(capture['name'])} = {escape(capture['value'])}")
     for missed in answer["unmatched"]:
         facts = [place(missed), *(["secondary"] if missed["role"] == "secondary" else []), *origins(missed)]
         out.print(f"no record  {escape(', '.join(facts))}")
-        out.print(f"  {escape(missed['exception'] or '')}: {escape(missed['message'])}")
+        name = f"{missed['exception']}: " if missed["exception"] else ""
+        out.print(f"  {escape(name)}{escape(missed['message'])}")
+        if missed["known"]:
+            out.print(f"  {missed['known']['meaning']}")
+            out.print(f"  {missed['known']['advice']}")
     if answer["notice"]:
         out.print(answer["notice"])
 

@@ -110,13 +110,22 @@ class Matched(Occurring):
     spec: dict[str, Any] | None = Field(description="a diagnosis request that raises it")
 
 
+class Explained(BaseModel):
+    """What a text of CUDA, NCCL, a compiler or a launcher is that no record is of."""
+
+    name: str
+    meaning: str
+    advice: str
+
+
 class UnknownException(Occurring):
-    """An exception in the text that belongs to no record."""
+    """An exception in the text that belongs to no record, or a line without one that is known."""
 
     line: int
     exception: str | None
     message: str
     role: Literal["root-cause", "wrapper", "secondary"]
+    known: Explained | None
 
 
 class MatchAnswer(BaseModel):

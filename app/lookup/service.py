@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 from app.lookup.folder import Log, Skipped
@@ -144,6 +145,7 @@ def _answer(
                 "exception": missed.exception,
                 "message": missed.message,
                 "role": missed.role,
+                "known": asdict(missed.known) if missed.known is not None else None,
             }
             | _origin(missed, hosts)
             for missed in report.unmatched

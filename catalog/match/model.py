@@ -119,11 +119,21 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a text of a driver, a library or a launcher is that no record is of."""
+
+    name: str
+    meaning: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unmatched:
-    """An exception that was pasted and belongs to no record."""
+    """An exception that was pasted and belongs to no record; or a line without one that is known as what it
+    is, with no `exception`."""
 
     line: int
-    exception: str
+    exception: str | None
     message: str
     role: Role = "root-cause"
     count: int = 1
@@ -132,6 +142,7 @@ class Unmatched:
     first_seen: str | None = None
     moment: Stamp | None = None
     files: tuple[str, ...] = ()
+    known: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)

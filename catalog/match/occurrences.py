@@ -13,7 +13,7 @@ from catalog.match import context
 from catalog.match.clean import Pasted, key
 from catalog.match.context import Raised
 from catalog.match.extent import REPEATED, Extent
-from catalog.match.origin import origin, time_above
+from catalog.match.origin import Origin, origin, time_above
 from catalog.match.prepared import GRAM
 from catalog.match.stamps import Stamp, earlier
 from catalog.match.wrapped import Wrapped
@@ -36,8 +36,8 @@ class Tally:
     first: Stamp | None = None
     _object: Wrapped | None = None
 
-    def add(self, pasted: Pasted, start: int, end: int) -> None:
-        """One more, between two offsets."""
+    def add(self, pasted: Pasted, start: int, end: int, known: Origin | None = None) -> None:
+        """One more, between two offsets; its origin, where that is known already."""
         around = pasted.wraps.at(start)
         if around is not None and around is self._object:
             return  # a logger's message and the traceback beside it are one report
@@ -46,7 +46,7 @@ class Tally:
         self.count += 1 + (int(repeated[1]) if repeated else 0)
         if self.count > RANKED:
             return
-        found = origin(pasted, start)
+        found = known or origin(pasted, start)
         if found.rank is not None:
             self.ranks[found.rank] = None
         if found.host is not None:
@@ -95,8 +95,9 @@ def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence]
     for place, wraps in outermost(places):
         kind = (place.found.group.number, context.in_source(pasted, place.start))
         identity = (*kind, key(pasted.data[place.start : place.end]))
-        if identity not in occurrences and (rank := origin(pasted, place.start).rank) is not None:
-            alike = without_rank(pasted.shown(place.start, place.end), rank)
+        whence = origin(pasted, place.start) if identity not in occurrences else None
+        if whence is not None and whence.rank is not None:
+            alike = without_rank(pasted.shown(place.start, place.end), whence.rank)
             identity = whose.setdefault((*kind, alike), identity)
         if identity not in occurrences:
             variants[kind] += 1
@@ -106,7 +107,7 @@ def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence]
         occurrence = occurrences[identity]
         occurrence.wraps = occurrence.wraps or wraps
         occurrence.spans.append((place.start, place.end))
-        occurrence.tally.add(pasted, place.start, place.end)
+        occurrence.tally.add(pasted, place.start, place.end, whence)
     raised = [
         occurrence
         for (group, source, _), occurrence in occurrences.items()

@@ -56,6 +56,7 @@ class Origin:
 
 
 UNKNOWN: Final = Origin()
+BLANK: Final = b"\x00\x01 \t"
 
 
 def origin(pasted: Pasted, offset: int) -> Origin:
@@ -69,7 +70,9 @@ def origin(pasted: Pasted, offset: int) -> Origin:
     if start and offset - start >= REACH:
         return UNKNOWN  # somewhere in a line without an end, far from what stands before it
     found = _said(pasted.text[start : min(offset, start + PREFIX)])
-    if found.rank is None or found.stamp is None:
+    # What a traceback ends with has its class before it; a record of a log has a time of its own.
+    named = pasted.data[start:offset].strip(BLANK) != b""
+    if found.stamp is None or (found.rank is None and named):
         at = pasted.data.rfind(HEADER, max(0, offset - 4 * REACH), offset)
         if at >= 0:
             start = pasted.line_start(at)

@@ -34,6 +34,12 @@ _STAMP: Final = re.compile(
 )
 
 
+# What every stamp has: looking for that first is ten times as fast.
+_CLOCK: Final = re.compile(r"\d\d:\d\d:\d\d")
+LONGEST: Final = 24
+"""Characters of a date before a clock, and of a fraction and a zone behind it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """One time: as it is `printed`, and in seconds of its form's own count."""
@@ -45,14 +51,20 @@ class Stamp:
 
 def stamp(text: str) -> Stamp | None:
     """The first time stamp in a text; None where there is none, or none of a possible time."""
-    found = _STAMP.search(text)
-    return _read(found) if found is not None else None
+    clock = _CLOCK.search(text)
+    return _around(text, clock) if clock is not None else None
 
 
 def last(text: str) -> Stamp | None:
     """The last one."""
-    found = deque(_STAMP.finditer(text), maxlen=1)
-    return _read(found[0]) if found else None
+    clock = deque(_CLOCK.finditer(text), maxlen=1)
+    return _around(text, clock[0]) if clock else None
+
+
+def _around(text: str, clock: re.Match[str]) -> Stamp | None:
+    near = _STAMP.finditer(text, max(0, clock.start() - LONGEST), clock.end() + LONGEST)
+    found = next((each for each in near if each.end() >= clock.end()), None)
+    return _read(found) if found is not None else None
 
 
 def epoch(number: str) -> Stamp | None:

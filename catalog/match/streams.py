@@ -35,12 +35,15 @@ _NAMED: Final = re.compile(
 )
 # The usual paste, and the usual log, have none: one look tells.
 _ANY: Final = re.compile(rb"^\x00*+(?:\{|" + _TAG.pattern + rb")", re.MULTILINE)
+_SEVERAL: Final = (b"Traceback (most", b'  File "', b"Tensor match failed", b"CUDA graph failed")
 MOST: Final = 100_000
 """Lines of one stretch that are put in order; of more none are."""
 
 
 def may_alternate(data: bytes, start: int, stop: int) -> bool:
-    """Whether a stretch of cleaned text has lines with tags, and not too many."""
+    """Whether a stretch of cleaned text has reports of several lines, and lines with tags, not too many."""
+    if all(data.find(word, start, stop) < 0 for word in _SEVERAL):
+        return False  # a message of one line is whole wherever it stands
     return _ANY.search(data, start, stop) is not None and data.count(b"\n", start, stop) < MOST
 
 

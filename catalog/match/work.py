@@ -14,6 +14,7 @@ from catalog.match.causes import role_of
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
+from catalog.match.known import known_in, without_numbers
 from catalog.match.literals import MOST_SIBLINGS, Index, Scope, distinct, siblings
 from catalog.match.model import MATCH, POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import (
@@ -27,6 +28,7 @@ from catalog.match.occurrences import (
 from catalog.match.origin import origin
 from catalog.match.prepared import GRAM
 from catalog.match.redact import SHOWN, redact
+from catalog.match.said import known_lines
 from catalog.match.score import judge, listed
 from catalog.match.sites import Named
 from catalog.match.values import captures, rendered, values
@@ -39,6 +41,8 @@ ON_A_LINE: Final = 500
 EXCEPTIONS: Final = 20_000
 """Exceptions looked at in one text."""
 LISTED: Final = 25
+ALIKE: Final = 1000
+"""Different exceptions of one text that are compared without what differs from rank to rank."""
 GUESSED: Final = 8
 """Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
 LEAST_LIKE: Final = 0.25
@@ -309,8 +313,8 @@ class Work:
                 continue
             stop = min(raised.end, raised.message + SHOWN)
             identity = (raised.exception, self.pasted.data[raised.message : stop])
-            if identity not in listed and (rank := origin(self.pasted, raised.start).rank) is not None:
-                alike = without_rank(identity[1].decode("latin-1"), rank)
+            if identity not in listed and len(whose) < ALIKE:
+                alike = self._alike(raised, identity[1].decode("latin-1"))
                 identity = whose.setdefault((raised.exception, alike), identity)
             if identity not in listed:
                 if len(listed) == LISTED:
@@ -318,17 +322,30 @@ class Work:
                     continue
                 listed[identity] = raised, Tally()
             listed[identity][1].add(self.pasted, raised.start, raised.end)
-        return tuple(self._missed(raised, tally) for raised, tally in listed.values())
+        lines, more = known_lines(self.pasted, self.raised, covered, LISTED)
+        self.truncated = self.truncated or more
+        found = sorted((*listed.values(), *lines), key=lambda pair: pair[0].start)
+        return tuple(self._missed(*pair) for pair in found)
+
+    def _alike(self, raised: Raised, message: str) -> str:
+        """Equal for what different ranks say of the same."""
+        if known_in(message) is not None:
+            return without_numbers(message)
+        rank = origin(self.pasted, raised.start).rank
+        return message if rank is None else without_rank(message, rank)
 
     def _missed(self, raised: Raised, tally: Tally) -> Unmatched:
         stop = min(raised.end, raised.message + SHOWN)
         message = self.pasted.shown(raised.message, stop).strip()
+        explained = known_in(message)
+        secondary = explained is not None and explained.secondary
         return Unmatched(
             self.pasted.line_of(raised.start),
-            raised.exception,
+            raised.exception or None,
             redact(message),
-            role_of(message, raised.exception),
+            "secondary" if secondary else role_of(message, raised.exception),
             **tally.told(self.pasted, raised.start),
+            known=explained.told if explained is not None else None,
         )
 
 

@@ -33,6 +33,7 @@ _MESSAGES: Final = frozenset(
 )
 _STACK: Final = "py_callstack"
 """What torchelastic keeps of an exception; the message beside it only repeats its end."""
+_NUMBER: Final = re.compile(r"\d{9,20}(?:\.\d{1,9})?")
 _TIMES: Final = frozenset(("time", "timestamp", "ts", "@timestamp", "asctime", "datetime", "created"))
 _RANKS: Final = frozenset(("rank", "global_rank"))
 _HOSTS: Final = frozenset(
@@ -49,7 +50,14 @@ class Wrapped:
     messages: tuple[tuple[int, int], ...]
     rank: int | None
     host: str | None
-    stamp: Stamp | None
+    time: str | None
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Its time; a number counts from 1970."""
+        if self.time is None:
+            return None
+        return epoch(self.time) if _NUMBER.fullmatch(self.time) else stamp(self.time)
 
 
 def wrapped(text: str, start: int, stop: int) -> Iterator[Wrapped]:
@@ -85,7 +93,7 @@ def _read(text: str, start: int, end: int) -> Wrapped | None:
     messages: dict[str, tuple[int, int]] = {}
     rank: int | None = None
     host: str | None = None
-    known: Stamp | None = None
+    time: str | None = None
     for pair in _PAIR.finditer(text, start, end):
         name = pair["name"].lower()
         value = pair["text"] if pair["text"] is not None else pair["number"]
@@ -93,15 +101,14 @@ def _read(text: str, start: int, end: int) -> Wrapped | None:
             messages[f"{name}{len(messages)}"] = pair.span("text")
         elif len(value) > SMALLEST:
             continue
-        elif name in _TIMES and known is None:
-            number = re.fullmatch(r"\d{9,20}(?:\.\d{1,9})?", value)
-            known = epoch(value) if number else stamp(value)
+        elif name in _TIMES and time is None:
+            time = value
         elif name in _RANKS and rank is None and value.isdigit():
             rank = int(value)
         elif name in _HOSTS and host is None and pair["text"]:
             host = value
     places = [place for name, place in messages.items() if name.startswith(_STACK)] or messages.values()
-    return Wrapped(start, end, tuple(places), rank, host, known) if messages else None
+    return Wrapped(start, end, tuple(places), rank, host, time) if messages else None
 
 
 class Wraps:

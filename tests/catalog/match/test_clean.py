@@ -148,9 +148,14 @@ def test_the_quote_a_place_stands_in(text: str, quote: bytes) -> None:
 
 def test_lines_of_workers_that_alternate_are_put_together() -> None:
     text = "start\n[rank0]: a\n[rank1]: x\n[rank0]: b\n  more\n[rank1]: y\nend"
+    assert _whole(text).shown(0, 5) == "start"
+    text = text.replace("end", 'end  File "x"')
     pasted = _whole(text)
     shown = pasted.shown(0, len(text))
-    assert [line.strip() for line in shown.split("\n")] == ["start", "a", "b", "more", "x", "y", "end"]
+    assert [line.strip() for line in shown.split("\n")] == [
+        *("start", "a", "b", "more", "x", "y"),
+        'end  File "x"',
+    ]
     for word, line in (("start", 1), ("b", 4), ("more", 5), ("x", 3), ("y", 6), ("end", 7)):
         at = pasted.data.index(word.encode(), 5 if word != "start" else 0)
         assert pasted.line_of(at) == line
@@ -165,7 +170,7 @@ def test_lines_of_workers_that_alternate_are_put_together() -> None:
     st.booleans(),
 )
 def test_every_character_keeps_its_place_as_pasted(lines: list[str], ended: bool) -> None:
-    text = "\n".join(lines) + "\n" * ended
+    text = "Traceback (most recent call last):\n" + "\n".join(lines) + "\n" * ended
     pasted = _whole(text)
     assert len(pasted.text) == len(pasted.data) == len(text)
     for at, char in enumerate(pasted.text):
