@@ -20,7 +20,7 @@ from app import operators, settings
 from app.access.gate import Gate
 from app.access.quotas import Quotas, open_ledger
 from app.access.rates import Limiter
-from app.http import openapi, problems
+from app.http import openapi, problems, tracing
 from app.http.bodies import BodyLimit
 from app.http.express import Express
 from app.http.headers import AnswerHeaders, HeadAsGet
@@ -46,6 +46,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
         default_response_class=SafeJSONResponse,
         responses=openapi.ANY_PROBLEM,
         lifespan=_lifespan,
+        telemetry={"tracing": False, "logs": False, "operation_spans": False},
     )
     app.state.settings = chosen
     app.state.metrics = metrics = Metrics()
@@ -68,6 +69,9 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     app.add_middleware(problems.CatchAll)
     app.add_middleware(HeadAsGet)
     app.add_middleware(AnswerHeaders)
+    tracer = tracing.configured()
+    if tracer is not None:
+        app.add_middleware(tracing.Spans, tracer=tracer)
     app.add_middleware(Observe, metrics=metrics)
     for router in (
         operators.router,

@@ -20,6 +20,7 @@ GROUPS: dict[str, list[str]] = {
     "Service": PROJECT["project"]["dependencies"],
     "Cluster": PROJECT["project"]["optional-dependencies"]["cluster"],
     "Worker": PROJECT["project"]["optional-dependencies"]["worker"],
+    "Telemetry": PROJECT["project"]["optional-dependencies"]["telemetry"],
     "Development": PROJECT["project"]["optional-dependencies"]["dev"],
 }
 PACKAGES = ("app", "catalog", "kernels")
@@ -64,6 +65,13 @@ def imported_modules(path: Path) -> Iterator[str]:
 
 
 @cache
+def holds(owner: str, module: str) -> bool:
+    """Whether a distribution brings this module: several share one top-level package."""
+    path = module.replace(".", "/")
+    return {f"{path}.py", f"{path}/__init__.py"} & set(map(str, distribution(owner).files or ())) != set()
+
+
+@cache
 def third_party(package: str) -> dict[str, set[str]]:
     """Distribution → the files of `package` that import it."""
     owners = packages_distributions()
@@ -72,7 +80,8 @@ def third_party(package: str) -> dict[str, set[str]]:
         for top in {module.partition(".")[0] for module in imported_modules(path)}:
             if top in sys.stdlib_module_names or top in {*PACKAGES, "tests", "benchmarks"}:
                 continue
-            for owner in owners.get(top, [f"unknown distribution of {top}"]):
+            sharing = owners.get(top, [f"unknown distribution of {top}"])
+            for owner in [one for one in sharing if len(set(sharing)) == 1 or holds(one, module)]:
                 found.setdefault(normal(owner), set()).add(str(path.relative_to(ROOT)))
     return found
 
@@ -92,7 +101,7 @@ def test_each_dependency_has_its_reason_written_down(group: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "groups"),
-    [(package, ("Service", "Cluster", "Worker")) for package in PACKAGES]
+    [(package, ("Service", "Cluster", "Worker", "Telemetry")) for package in PACKAGES]
     + [(folder, tuple(GROUPS)) for folder in ("tests", "benchmarks")],
 )
 def test_sources_import_only_what_is_declared(folder: str, groups: tuple[str, ...]) -> None:
