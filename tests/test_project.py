@@ -77,7 +77,8 @@ def third_party(package: str) -> dict[str, set[str]]:
     owners = packages_distributions()
     found: dict[str, set[str]] = {}
     for path in python_files(package):
-        for top in {module.partition(".")[0] for module in imported_modules(path)}:
+        for module in set(imported_modules(path)):
+            top = module.partition(".")[0]
             if top in sys.stdlib_module_names or top in {*PACKAGES, "tests", "benchmarks"}:
                 continue
             sharing = owners.get(top, [f"unknown distribution of {top}"])
