@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,9 @@ from threading import Thread
 from typing import Any
 
 import pytest
+
+from app.cluster.names import NODES
+from tests.app.redis_server import RedisServer, server
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
@@ -154,7 +158,7 @@ class Answers(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[HTTPServer]:
+def http() -> Iterator[HTTPServer]:
     server = HTTPServer(("127.0.0.1", 0), Answers)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -170,10 +174,10 @@ def healthy(port: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
 
 
-def test_healthy_is_what_answers(server: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert healthy(server.server_port).returncode == 0
+def test_healthy_is_what_answers(http: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert healthy(http.server_port).returncode == 0
     monkeypatch.setattr(Answers, "status", 500)
-    done = healthy(server.server_port)
+    done = healthy(http.server_port)
     assert done.returncode == 1
     assert "500" in done.stderr
 
@@ -183,6 +187,32 @@ def test_what_does_not_answer_is_not_healthy() -> None:
     assert done.returncode == 1
     assert "127.0.0.1:1/healthz" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def worker_healthy(url: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "FAULTBOOK_BROKER_URL": url}
+    command = [sys.executable, DEPLOY / "image/healthy", "worker"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.skipif(server() is None, reason="no redis-server on this host")
+def test_a_worker_is_healthy_while_it_is_known_to_the_broker(tmp_path: Path) -> None:
+    redis = RedisServer(tmp_path)
+    try:
+        redis.client.set(f"{NODES}sm90:another-host:1:x", "{}")
+        done = worker_healthy(redis.url)
+        assert done.returncode == 1
+        assert socket.gethostname() in done.stderr
+        redis.client.set(f"{NODES}sm90:{socket.gethostname()}:1:x", "{}")
+        assert worker_healthy(redis.url).returncode == 0
+        redis.client.config_set("requirepass", "right")
+        assert worker_healthy(redis.url.replace("//", "//:wrong@")).returncode == 1
+    finally:
+        redis.client.close()
+        redis.stop()
+    done = worker_healthy(redis.url)
+    assert done.returncode == 0, "a broker that is away is no fault of the worker"
+    assert "cannot be reached" in done.stderr
 
 
 # --- backups
