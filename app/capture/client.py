@@ -2,21 +2,19 @@
 
     import capture; capture.install()          # from now on, for exceptions that nobody catches
     with capture.capturing(): ...              # or for one block
-    python capture.py engine.log               # or from logs of SGLang's or FlashInfer's API calls
+    python capture.py engine.log dumps/        # or from logs and dumps of SGLang's or FlashInfer's API calls
 
 Of a tensor it reads shape, type, strides, device and the alignment of its address, never an element. It needs
-Python 3.8 and nothing else, imports no torch, and whatever goes wrong in it never reaches the program. A
-function's variables are written down as they are when it fails: one that it has replaced is seen replaced.
+Python 3.8 and nothing else, imports no torch, and whatever goes wrong in it never reaches the program, nor
+does it hold it up for longer than PATIENCE. A function's variables are written down as they are when it
+fails: one that it has replaced is seen replaced. Causes and groups of exceptions are looked through too.
 """
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import math
-import pathlib
-import re
 import sys
 import threading
 import traceback
@@ -30,6 +28,11 @@ OPERATIONS: dict[str, Any] = {}
 ALIGNMENT = 512  # bytes: how CUDA's caching allocator aligns a tensor's storage
 MAX_TEXT = 500
 MAX_FRAMES = 64
+MAX_ERRORS = 32
+MAX_DIMENSIONS = 64  # torch's own limit
+MAX_VALUES = 100  # tensors of one frame that are listed
+MAX_OUTPUT = 1 << 20  # characters
+PATIENCE = 10.0  # seconds
 
 
 def install(post: bool | str = False, stream: TextIO | None = None) -> None:
@@ -64,13 +67,33 @@ def capturing(post: bool | str = False, stream: TextIO | None = None) -> Iterato
 
 
 def report(error: Any, trace: Any = None, post: bool | str = False, stream: TextIO | None = None) -> None:
-    """Print the failing call as one line of JSON, or the tensors of the failing frames; never raises."""
+    """Print the failing call as one line of JSON, or the tensors of the failing frames; never raises.
+
+    A thread of its own reads them, so that what a property of some class does there, wait for ever or exit,
+    is done to that thread.
+    """
+    out = stream or sys.stderr
+
+    def run() -> None:
+        with contextlib.suppress(BaseException):
+            try:
+                _report(error, trace, post, out)
+            except BaseException as mistake:  # noqa: BLE001 (the program has a failure of its own to tell)
+                _say("nothing was written down: " + _safely(repr, mistake), out)
+
     with contextlib.suppress(Exception):
-        out = stream or sys.stderr
-        try:
-            _report(error, trace, post, out)
-        except Exception as mistake:  # noqa: BLE001 (the program has a failure of its own to tell)
-            _say("nothing was written down: " + repr(mistake)[:MAX_TEXT], out)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        if thread.is_alive():
+            _say(f"nothing was written down within {PATIENCE:g} s", out)
+
+
+def _safely(function: Any, value: Any) -> str:
+    try:
+        return str(function(value))[:MAX_TEXT]
+    except BaseException as error:  # noqa: BLE001
+        return type(error).__name__
 
 
 def _report(error: Any, trace: Any, post: bool | str, out: TextIO) -> None:
@@ -78,11 +101,11 @@ def _report(error: Any, trace: Any, post: bool | str, out: TextIO) -> None:
     found = spec_of(error, trace, notes)
     if found is None:
         _say("no operation that can be diagnosed failed here; its frames:", out)
-        out.write(json.dumps(frames_of(error, trace)) + "\n")
+        out.write(_bounded(frames_of(error, trace)) + "\n")
         return
     for note in notes:
         _say(note, out)
-    out.write(json.dumps(found) + "\n")
+    out.write(_bounded(found) + "\n")
     service = post if isinstance(post, str) else SERVICE
     if post and not service.startswith(("http://", "https://")):
         _say('not sent: say where to, as in post="http://127.0.0.1:8000"', out)
@@ -90,28 +113,68 @@ def _report(error: Any, trace: Any, post: bool | str, out: TextIO) -> None:
         _say(_told(_posted(found, service)), out)
 
 
+def _bounded(value: Any) -> str:
+    """JSON, of a list as many members as fit into MAX_OUTPUT."""
+    if not isinstance(value, list):
+        return json.dumps(value)
+    parts, size = [], 0
+    for item in value:
+        parts.append(json.dumps(item))
+        size += len(parts[-1])
+        if size > MAX_OUTPUT:
+            parts.pop()
+            break
+    return "[" + ", ".join(parts) + "]"
+
+
 def _say(text: str, out: TextIO) -> None:
     out.write("faultbook: " + text + "\n")
 
 
 def spec_of(error: Any, trace: Any = None, notes: list[str] | None = None) -> dict[str, Any] | None:
-    """The request for the innermost frame that is an operation's; None where there is none."""
-    for frame, _ in reversed(_walk(error, trace)):
-        name = _operation(frame.f_code.co_name, frame.f_code.co_filename, frame.f_locals)
-        if name is not None:
-            return _spec(name, frame.f_locals, [] if notes is None else notes)
+    """The request for the innermost frame that is an operation's; None where there is none.
+
+    Of several errors, those that it was raised from or holds, the first one that has such a frame.
+    """
+    for each, own in _errors(error, trace):
+        for frame, _ in reversed(_walk(each, own)):
+            name = _operation(frame.f_code.co_name, frame.f_code.co_filename, frame.f_locals)
+            if name is not None:
+                return _spec(name, frame.f_locals, [] if notes is None else notes)
     return None
 
 
 def frames_of(error: Any, trace: Any = None) -> list[dict[str, Any]]:
-    """Every frame that holds tensors, outermost first: where it is, and its tensors."""
+    """Every frame that holds tensors, outermost first, error by error: where it is, and its tensors."""
     found = []
-    for frame, line in _walk(error, trace):
-        tensors = {name: _tensor(value) for name, value in frame.f_locals.items() if is_tensor(value)}
-        if tensors:
-            code = frame.f_code
-            place = {"function": code.co_name, "file": code.co_filename, "line": line}
-            found.append(dict(place, tensors={name: item for name, item in tensors.items() if item}))
+    for each, own in _errors(error, trace):
+        for frame, line in _walk(each, own):
+            tensors: dict[str, Any] = {}
+            for name, value in list(frame.f_locals.items())[: 100 * MAX_VALUES]:
+                written = _tensor(value) if len(tensors) < MAX_VALUES and is_tensor(value) else None
+                if written:
+                    tensors[name] = written
+            if tensors:
+                code = frame.f_code
+                place = {"function": code.co_name, "file": code.co_filename, "line": line}
+                found.append(dict(place, tensors=tensors))
+    return found
+
+
+def _errors(error: Any, trace: Any) -> list[tuple[Any, Any]]:
+    """The error with its trace, then those that it holds or was raised from, nearest first."""
+    found: list[tuple[Any, Any]] = []
+    waiting, seen = [(error, trace)], set()
+    while waiting and len(found) < MAX_ERRORS:
+        each, own = waiting.pop(0)
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        found.append((each, own))
+        held = getattr(each, "exceptions", ())
+        group = held if isinstance(held, tuple) else ()
+        others = (*group[:MAX_ERRORS], each.__cause__, each.__context__)
+        waiting += [(other, None) for other in others if isinstance(other, BaseException)]
     return found
 
 
@@ -151,14 +214,23 @@ def _spec(name: str, values: Any, notes: list[str]) -> dict[str, Any]:
 
 def _written(value: Any) -> tuple[Any, str]:
     """A value as the API takes it, or why it cannot be written."""
+    try:
+        return _form(value)
+    except BaseException as error:  # noqa: BLE001 (one argument that cannot be read costs no other)
+        return None, "reading it failed (" + type(error).__name__ + ")"
+
+
+def _form(value: Any) -> tuple[Any, str]:
     if is_tensor(value):
         found = _tensor(value)
         return found, "" if found else "it is no strided tensor"
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return str(value), ""
-    if value is None or kind in (bool, int):
+    if value is None or kind is bool:
         return value, ""
+    if kind is int:
+        return value, "" if value.bit_length() < MAX_TEXT else "it is a long number"
     if kind is float:
         return value, "" if math.isfinite(value) else "it is no finite number"
     if kind is str:
@@ -172,18 +244,35 @@ def is_tensor(value: Any) -> bool:
 
 
 def _tensor(value: Any) -> dict[str, Any] | None:
-    """A tensor as the API takes it; None where it is not strided, as a sparse one."""
-    found: dict[str, Any] = {}
-    if str(getattr(value, "layout", "torch.strided")) != "torch.strided":
-        return None
-    with contextlib.suppress(Exception):
-        shape, strides = [int(size) for size in value.shape], [int(step) for step in value.stride()]
-        found = {"shape": shape, "dtype": str(value.dtype), "strides": strides, "device": str(value.device)}
+    """A tensor as the API takes it; None where it is not strided, as a sparse one.
+
+    Read with torch's own functions, past what a class derived from its tensor makes of them.
+    """
+    torch = sys.modules.get("torch")
+    base = getattr(torch, "Tensor", None)
+    plain = getattr(getattr(torch, "_C", None), "DisableTorchFunctionSubclass", None)
+    own = isinstance(base, type) and isinstance(value, base) and plain is not None
+
+    def read(name: str) -> Any:
+        return getattr(base, name).__get__(value) if own else getattr(value, name)
+
+    with plain() if own and plain is not None else contextlib.nullcontext():
+        with contextlib.suppress(Exception):
+            if str(read("layout")) != "torch.strided":
+                return None
+        try:
+            shape, strides = [int(size) for size in read("shape")], [int(step) for step in read("stride")()]
+            if len(shape) > MAX_DIMENSIONS or max([0, *shape, *strides]).bit_length() > 64:
+                return None
+            found = {"shape": shape, "dtype": str(read("dtype"))[:MAX_TEXT], "strides": strides}
+            found["device"] = str(read("device"))[:MAX_TEXT]
+        except Exception:  # noqa: BLE001
+            return None
         with contextlib.suppress(Exception):  # one without memory has no address
-            offset = value.data_ptr() % ALIGNMENT // value.element_size()
+            offset = read("data_ptr")() % ALIGNMENT // read("element_size")()
             if offset:
                 found["offset"] = offset
-    return found or None
+    return found
 
 
 def _target() -> str | None:
@@ -208,118 +297,3 @@ def _told(answer: Any) -> str:
     lines = ["  {}: {}".format(check["id"], check["reason"]) for check in failed]
     fixes = ["  fix: " + fix["title"] for fix in answer["fixes"][:1]]
     return "\n".join([answer["verdict"], *lines, *fixes])
-
-
-CALL = re.compile(r"(?:SGLang Kernel|FlashInfer) API Call: ([\w.<>]{1,300})")
-SECTIONS = {"Positional input arguments:": "positional", "Keyword input arguments:": "keyword"}
-ENTRY = re.compile(r"(?:arg\[([0-9]{1,3})\]|([A-Za-z_]\w{0,99}))[=:]\s*(.*)")
-MEMBER = re.compile(r"(shape|dtype|device|strides?|is_contiguous)=(\([^)]{0,500}\)|[^\s,)]{1,100})")
-
-
-def read_log(text: str) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """(request, notes) of every call of an operation in a log of SGLang's or FlashInfer's API calls.
-
-    Levels 3 and above tell the arguments. They tell whether a tensor is contiguous, and not its strides or
-    alignment: one that is not contiguous is written without strides, and noted.
-    """
-    for function, positional, keyword in _calls(text.splitlines()):
-        name = _operation(function.rpartition(".")[2], "", _named(function, positional, keyword))
-        if name is None:
-            continue
-        values = {**dict(zip(OPERATIONS[name]["arguments"], positional)), **keyword}  # noqa: B905 (3.10)
-        arguments: dict[str, Any] = {}
-        notes: list[str] = []
-        for argument, (value, told) in values.items():
-            if argument not in OPERATIONS[name]["arguments"]:
-                notes.append(argument + " is no argument here")
-                continue
-            if told:
-                notes.append(argument + told)
-            if value is not Ellipsis:
-                arguments[argument] = value
-        yield {"operation": name, "arguments": arguments}, notes
-
-
-def _named(function: str, positional: list[Any], keyword: dict[str, Any]) -> dict[str, Any]:
-    names: dict[str, Any] = dict.fromkeys(keyword)
-    if positional:
-        short = function.rpartition(".")[2]
-        for item in OPERATIONS.values():
-            if short in item["functions"]:
-                names.update(dict.fromkeys(item["arguments"][: len(positional)]))
-    return names
-
-
-def _calls(lines: list[str]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
-    """(function, positional values, keyword values) of each call; a value is (JSON, note)."""
-    call: Any = None
-    section = ""
-    open_: Any = None
-    for line in [*lines, "FlashInfer API Call: end"]:
-        started = CALL.search(line)
-        text = line.strip()
-        if started or text.startswith(("Output", "====")):
-            if call and open_:
-                _put(call, *open_)
-            section, open_ = "", None
-            if started:
-                if call:
-                    yield call
-                call = (started.group(1), [], {})
-        elif text in SECTIONS and call:
-            if open_:
-                _put(call, *open_)
-            section, open_ = SECTIONS[text], None
-        elif section and call:
-            entry = ENTRY.fullmatch(text)
-            deep = len(line) - len(line.lstrip()) > 3
-            if entry and not deep:
-                if open_:
-                    _put(call, *open_)
-                open_ = (section, entry.group(2), [entry.group(3)])
-            elif open_:
-                open_[2].append(text)
-
-
-def _put(call: Any, section: str, name: str | None, lines: list[str]) -> None:
-    value = _logged(" ".join(lines).strip())
-    if section == "positional":
-        call[1].append(value)
-    elif name:
-        call[2][name] = value
-
-
-def _logged(text: str) -> tuple[Any, str]:
-    if text.startswith("Tensor("):
-        members = dict(MEMBER.findall(text))
-        try:
-            shape = list(ast.literal_eval(members["shape"]))
-            tensor = {"shape": shape, "dtype": members["dtype"], "device": members.get("device", "cuda")}
-            strides = members.get("stride", members.get("strides"))
-            if strides:
-                return dict(tensor, strides=list(ast.literal_eval(strides))), ""
-        except (KeyError, SyntaxError, TypeError, ValueError):
-            return Ellipsis, " is left out: its tensor cannot be read"
-        known = members.get("is_contiguous") != "False"
-        return tensor, "" if known else " is not contiguous, and the log does not have its strides"
-    if text.startswith("torch.") and text[6:].isidentifier():
-        return text, ""
-    try:
-        value = ast.literal_eval(text)
-    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
-        value = Ellipsis
-    written, told = (None, "?") if value is Ellipsis else _written(value)
-    return (Ellipsis, " is left out: " + text[:80]) if told else (written, "")
-
-
-def main(paths: list[str]) -> None:
-    """Print the calls of logs, one line of JSON each."""
-    for path in paths:
-        for spec, notes in read_log(pathlib.Path(path).read_text(encoding="utf-8", errors="replace")):
-            for note in notes:
-                _say(note, sys.stderr)
-            sys.stdout.write(json.dumps(spec) + "\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from pprint import pformat
@@ -11,6 +12,11 @@ from kernels.dtypes import DType
 from kernels.registry import operations
 from kernels.spec import TensorSpec
 
+FIRST_IMPORT = "import ast\n"
+"""Where the part of the second file begins that follows the first in the file that is served."""
+
+OWN_IMPORT = re.compile(r"from app\.capture\.client import \([^)]*\)\n")
+
 
 def client(base_url: str) -> str:
     """The client for users of the service at `base_url`."""
@@ -19,7 +25,9 @@ def client(base_url: str) -> str:
 
 @cache
 def _source() -> str:
-    source = files(__package__).joinpath("client.py").read_text(encoding="utf-8")
+    folder = files(__package__)
+    first, logs = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("client.py", "logs.py"))
+    source = f"{first}\n\n{OWN_IMPORT.sub('', logs[logs.index(FIRST_IMPORT) :])}"
     listed = pformat(described(), width=110, sort_dicts=False)
     return source.replace("OPERATIONS: dict[str, Any] = {}\n", f"OPERATIONS: dict[str, Any] = {listed}\n", 1)
 

@@ -344,6 +344,15 @@ def test_a_log_in_flashinfers_form(client: TestClient, capture: Any) -> None:
     assert diagnosed(client, spec)["raised"]["atCheck"] == "unsupported_group_size"
 
 
+def test_lines_of_the_logger_itself_belong_to_no_argument(capture: Any) -> None:
+    text = LOG.replace("Output:\n", "Dumped inputs to: dumps/1_call0001\nOutput:\n")
+    [(spec, _)] = capture.read_log(text.replace(text[text.index("  layer=") : text.index("Dumped")], ""))
+    assert spec["arguments"]["scale_ue8m0"] is False
+    level10 = "SGLang Kernel API Call: per_token_group_quant\nKeyword input arguments:\n  group_size=128\n"
+    [(spec, notes)] = capture.read_log(f"{level10}Dumped inputs to: dumps/2_call0001\n")
+    assert (spec["arguments"], notes) == ({"group_size": 128}, [])
+
+
 def test_a_log_on_one_line_and_one_that_breaks_off(capture: Any) -> None:
     line = "  arg[0]=Tensor(shape=(2, 256), dtype=torch.float16, device=cuda:0)"
     text = f"SGLang Kernel API Call: per_token_group_quant\nPositional input arguments:\n{line}"
