@@ -50,7 +50,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     )
     app.state.settings = chosen
     app.state.metrics = metrics = Metrics()
-    app.state.quotas = Quotas(lambda: open_ledger(chosen.data))
+    app.state.quotas = Quotas(lambda: open_ledger(chosen.data, chosen.broker_url))
     app.state.readiness = {}
     problems.install(app)
     openapi.install(app)

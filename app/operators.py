@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -13,6 +13,7 @@ from prometheus_client.exposition import choose_encoder
 from app.errors import Unavailable, described
 from app.http.express import express
 from app.http.metrics import metrics_of
+from app.http.text import without_places
 from app.http.urls import absolute
 
 router = APIRouter(tags=["operators"])
@@ -45,12 +46,16 @@ async def healthz(request: Request) -> Response:
 
 @router.get("/readyz", summary="Whether the service can answer", responses=described(Unavailable))
 async def readyz(request: Request, response: Response) -> dict[str, Any]:
-    found = {name: probe() for name, probe in probes(request.app).items()}
+    found = {name: _told(probe()) for name, probe in probes(request.app).items()}
     waiting = sorted(name for name, state in found.items() if state.required and not state.ready)
     if waiting:
         raise Unavailable(f"Not ready: {', '.join(waiting)}.", retry_after=1, members={"parts": found})
     response.headers.update(NOT_STORED)
     return {"status": "ready", "parts": found}
+
+
+def _told(state: Readiness) -> Readiness:
+    return replace(state, detail=without_places(state.detail))
 
 
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)

@@ -124,8 +124,14 @@ def quotas_of(connection: HTTPConnection) -> Quotas:
     return cast(Quotas, connection.app.state.quotas)
 
 
-def open_ledger(folder: Path) -> Ledger:
-    """The data folder's ledger; where that cannot be written, one in memory and a warning."""
+def open_ledger(folder: Path, broker: str = "") -> Ledger:
+    """The broker's ledger where there is one, which all replicas share, else the data folder's; where that
+    cannot be written, one in memory and a warning.
+    """
+    if broker:
+        from app.cluster.ledger import RedisLedger
+
+        return RedisLedger(broker)
     try:
         return FileLedger(folder)
     except (sqlite3.Error, OSError) as error:

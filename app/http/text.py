@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -9,10 +10,18 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
+# A slash at the beginning of a word, and what follows it; never within an address.
+_PLACE = re.compile(r"(?<![\w:/.~-])~?/(?:[^\s/'\"<>:;,()]{1,255}/){1,64}([^\s/'\"<>:;,()]{0,255})")
+
 
 def scrub(text: str) -> str:
     """`text` with each lone surrogate, which has no UTF-8 form, replaced by U+FFFD."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def without_places(text: str) -> str:
+    """`text` with each absolute path cut to its last part: where things lie on a host is not for its clients."""
+    return _PLACE.sub(r"\1", text)
 
 
 def json_bytes(value: Any) -> bytes:

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
+from app.http.text import without_places
 from app.settings import Settings
 from app.worker import process
 from app.worker.messages import Job, Outcome, Worker
@@ -178,8 +179,8 @@ class WorkerPool:
             try:
                 worker = await asyncio.to_thread(slot.launch)
             except Exception as error:  # noqa: BLE001 (reported by /readyz, and by every run)
-                self.failure = str(error) or type(error).__name__
-                log.error("no worker: %s", self.failure)
+                log.error("no worker: %s", error)
+                self.failure = without_places(str(error)) or type(error).__name__
                 return
             self.worker = worker
             self._release(slot)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from app.http.plain import SafeJSONResponse
-from app.http.text import json_bytes, scrub
+from app.http.text import json_bytes, scrub, without_places
 
 TEXT = st.text(st.characters(exclude_categories=()))  # surrogates too
 
@@ -54,3 +54,17 @@ def test_any_value_gives_utf8_that_a_strict_reader_takes(value: Any) -> None:
 
 def test_the_default_response_uses_it() -> None:
     assert SafeJSONResponse({"a": float("nan"), "b": "\ud800"}).body == '{"a":null,"b":"�"}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/opt/app/lib/libcudart.so.13: cannot open", "libcudart.so.13: cannot open"),
+        ("snapshot '/var/lib/x/torch.fbs' is cut", "snapshot 'torch.fbs' is cut"),
+        ("see ~/keys/mine and /etc/faultbook/", "see mine and "),
+        ("2/3 of I/O at https://a.example/b/c", "2/3 of I/O at https://a.example/b/c"),
+        ("NVIDIA H200, 3 records", "NVIDIA H200, 3 records"),
+    ],
+)
+def test_where_things_lie_is_not_told(text: str, told: str) -> None:
+    assert without_places(text) == told
