@@ -196,6 +196,20 @@ def test_the_broker_keeps_jobs_on_disk() -> None:
     assert SERVICES["redis"]["volumes"] == ["broker:/data"]
 
 
+def test_redis_for_other_hosts_has_a_password_and_nothing_else_changes() -> None:
+    remote = yaml.safe_load((DEPLOY / "compose/remote.yml").read_text("utf-8"))["services"]
+    assert remote.keys() <= SERVICES.keys()
+    assert "requirepass $$PASSWORD" in remote["redis"]["command"][-1]
+    for option in ("--appendonly yes", "--maxmemory-policy noeviction", "--dir /data"):
+        assert option in remote["redis"]["command"][-1]
+    variables = [*remote["redis"]["environment"].values(), *remote["redis"]["ports"]]
+    assert all(":?" in text for text in variables), "without either, it does not start"
+    joins = {
+        name for name, service in SERVICES.items() if "FAULTBOOK_BROKER_URL" in service.get("environment", {})
+    }
+    assert joins == remote.keys() - {"redis"}
+
+
 # --- Dockerfile
 
 
