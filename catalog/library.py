@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from catalog.additions import sites as raise_sites
 from catalog.load import Curated
 from catalog.match import Matcher
 from catalog.match.model import Entry
@@ -71,6 +72,31 @@ class Library:
         self.snapshots = tuple(
             sorted(opened, key=lambda item: (item.package, version_order(item.version)), reverse=True)
         )
+        self._donors: dict[str, list[tuple[Snapshot, Row]]] = {}
+        """Curated record → scanned ones of another id at its very places, which it stands for."""
+        for snapshot in self.snapshots:
+            snapshot.hidden = self._covered(snapshot)
+
+    def _covered(self, snapshot: Snapshot) -> frozenset[int]:
+        """The records of a snapshot whose places, in that version, are a curated record's.
+
+        Their texts may differ: a curated one knows what a macro prints around the words of a check.
+        """
+        places: dict[tuple[str, int], list[str]] = {}
+        for curated in self.catalog.records:
+            if curated.record.repo == snapshot.repo:
+                for site in raise_sites(curated.fault):
+                    if site["version"] == snapshot.version:
+                        places.setdefault((site["path"], site["line"]), []).append(curated.record.id)
+        covered = set()
+        for path in dict.fromkeys(path for path, _ in places):
+            for row in snapshot.in_file(path):
+                stand_for = [name for place in row.places for name in places.get((path, place.line), ())]
+                if stand_for and self.catalog.get(row.id) is None:
+                    covered.add(row.number)
+                    for identifier in dict.fromkeys(stand_for):
+                        self._donors.setdefault(identifier, []).append((snapshot, row))
+        return frozenset(covered)
 
     def close(self) -> None:
         """Let go of the snapshots."""
@@ -121,6 +147,7 @@ class Library:
         ]
         curated = self.catalog.get(identifier)
         if curated is not None:
+            rows = rows or self._donors.get(identifier, [])[:1]
             return _enriched(curated, rows) if rows else curated
         return FromSource(*rows[-1], tuple(rows[:-1])) if rows else None
 
@@ -196,11 +223,17 @@ class Library:
     def _hidden(self) -> dict[str, set[int]]:
         """Per snapshot the numbers of records that a curated one or a newer version's stands for."""
         hidden: dict[str, set[int]] = {}
-        known = {found.record.id for found in self.catalog.records}
-        for snapshot in self.snapshots:
-            rows = snapshot.identifiers()
-            hidden[snapshot.path.name] = {number for identifier, number in rows if identifier in known}
-            known.update(identifier for identifier, _ in rows)
+        known: dict[str, set[int]] = {}
+        for found in self.catalog.records:
+            known.setdefault(found.record.repo, set()).add(int(found.record.id, 16))
+        for number, snapshot in enumerate(self.snapshots):
+            # Ids have their repository in them: those of another one are others.
+            there = known.setdefault(snapshot.repo, set())
+            rows = [(int(identifier, 16), row) for identifier, row in snapshot.identifiers()]
+            hidden[snapshot.path.name] = {row for identifier, row in rows if identifier in there}
+            hidden[snapshot.path.name] |= snapshot.hidden
+            if any(other.repo == snapshot.repo for other in self.snapshots[number + 1 :]):
+                there.update(identifier for identifier, _ in rows)
         return hidden
 
     @cached_property

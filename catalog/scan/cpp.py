@@ -20,6 +20,7 @@ from catalog.scan.source import shown, snippet
 _QUERY: Final = """
 (call_expression function: (_) @callee arguments: (argument_list) @arguments) @call
 (throw_statement) @throw
+(static_assert_declaration condition: (_) @condition message: (_) @message) @static
 """
 _INCLUDE: Final = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*[<"]([^">\n]{1,200})[">]', re.MULTILINE)
 _PROMISING: Final = re.compile(PROMISING)
@@ -66,6 +67,12 @@ def _read(data: bytes, macros: Macros) -> tuple[list[Found], list[Found]]:
         if "throw" in captured:
             found = _throw(captured["throw"][0])
             sites += [found] if found is not None else []
+            continue
+        if "static" in captured:
+            # Kernels are compiled where they are used: this is what that says when it fails.
+            failing = text_of(captured["condition"][0])
+            parts = part(captured["message"][0])
+            sites.append(_found(captured["static"][0], "RuntimeError", parts, (f"not ({failing})",)))
             continue
         call, arguments = captured["call"][0], captured["arguments"][0]
         name = _called_name(captured["callee"][0])

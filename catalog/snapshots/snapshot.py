@@ -55,6 +55,8 @@ class Snapshot:
         self.path = path
         self.damage: str | None = None
         """What was found to be wrong with the file after it was opened."""
+        self.hidden: frozenset[int] = frozenset()
+        """Records that another one stands for: they are not matched."""
         self._lock = Lock()
         try:
             self._connection = sqlite3.connect(
@@ -154,7 +156,9 @@ class Snapshot:
         found = []
         for *fields, wordless in self._all(_ENTRY + where, values):
             try:
-                found.append(self._entry(row_of(fields), textless=bool(wordless)))
+                row = row_of(fields)
+                if row.number not in self.hidden:
+                    found.append(self._entry(row, textless=bool(wordless)))
             except Damaged as error:
                 self._broken(str(error))
         return found

@@ -73,6 +73,39 @@ def test_a_curated_record_wins_and_gains_the_lines(library: Library) -> None:
     assert (identifier, score >= 0.8) == (SCALES, True)
 
 
+def test_a_curated_record_stands_for_other_words_of_its_own_place(tmp_path: Path) -> None:
+    """A macro prints more around a check's words than its statement has."""
+    [curated] = [
+        record
+        for record in load_catalog().records
+        if "ScaleStoreArgs overflow" in record.record.error_message
+    ]
+    site = next(site for site in curated.x["sites"] if site["version"] == "0.5.23")
+    place = tmp_path / "sglang"
+    (place / site["path"]).parent.mkdir(parents=True)
+    before = "\n" * (site["line"] - 2) + "void ScaleStoreArgs(int n) {\n"
+    check = 'CHECK_HOST(n < 9) << "Internal Error: ScaleStoreArgs overflow. Something else";\n}\n'
+    (place / site["path"]).write_text(before + check)
+    (place / "pyproject.toml").write_text('[project]\nname = "sglang"\nversion = "0.5.23"\n')
+    made = index(Shelf(tmp_path / "data"), str(place), upstream="sgl-project/sglang", processes=1)
+    reader = current.Current(tmp_path / "data")
+    library = reader.get()
+    [snapshot] = library.snapshots
+    assert (len(snapshot), snapshot.hidden) == (1, {0})
+    shown = library.get(curated.record.id)
+    assert shown is not None
+    assert shown.record.source_code is not None
+    assert "ScaleStoreArgs overflow" in shown.record.source_code
+    assert (
+        library.select(Filters(package="sglang", q="overflow")).total
+        == library.select(Filters(q="ScaleStoreArgs")).total
+    )
+    report = library.matcher.match("RuntimeError: Internal Error: ScaleStoreArgs overflow. Something else")
+    assert snapshot.get(next(iter(snapshot.identifiers()))[0]) is not None
+    assert all(match.record_id != next(iter(snapshot.identifiers()))[0] for match in report.matches)
+    assert made.held.records == 1
+
+
 def test_a_scanned_record_is_a_whole_record(library: Library) -> None:
     [(identifier, _)] = found(library, "ValueError: the flux capacitor of 7 is not charged to 3 gigawatts")
     record = library.get(identifier)

@@ -36,6 +36,8 @@ def found(code: str, macros: Macros | None = None) -> list[tuple[str, str]]:
         ('throw std::runtime_error(R"(raw \\ text)");', "RuntimeError", "raw \\ text"),
         ('TLLM_CHECK_WITH_INFO(ok, "got %d of %s", n, name);', "RuntimeError", "got {n} of {name}"),
         ('PyErr_SetString(PyExc_TypeError, "no tensor");', "TypeError", "no tensor"),
+        ('static_assert(kN % 16 == 0, "N must be round");', "RuntimeError", "N must be round"),
+        ('CUTE_STATIC_ASSERT_V(rank(x) == _2{}, "no matrix");', "RuntimeError", "no matrix"),
         ('LOG(FATAL) << "tab\\t" << x;', "RuntimeError", "tab\t{x}"),
     ],
 )  # fmt: skip
@@ -44,7 +46,7 @@ def test_a_message_is_read_to_the_letter(statement: str, exception: str, message
 
 
 def test_what_is_no_error_is_no_site() -> None:
-    assert found('void f() { LOG(INFO) << "fine"; printf("TORCH_CHECK(x)"); throw; }') == []
+    assert found('void f() { LOG(INFO) << "fine"; printf("TORCH_CHECK(x)"); static_assert(x); throw; }') == []
 
 
 def test_a_matcher_is_known_by_its_statement() -> None:
