@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from kernels.call import Call, Edit, shown
@@ -349,7 +349,7 @@ class Outcome:
     occurrences: tuple[Occurrence, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Examination:
     """Every check's outcome, upstream's first, and the violation that upstream would raise."""
 
@@ -359,29 +359,78 @@ class Examination:
     @property
     def rejected(self) -> bool:
         """Whether upstream raises, or a check of our own of error severity fails."""
-        return any(
-            outcome.status is Status.FAILED and outcome.check.severity is Severity.ERROR
-            for outcome in self.outcomes
-        )
+        return any(outcome.check.severity is Severity.ERROR for outcome in self._failed)
 
     def failed(self) -> tuple[Outcome, ...]:
         """The failing checks, in order."""
+        return self._failed
+
+    @cached_property
+    def _failed(self) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.status is Status.FAILED)
 
 
 def examine(stages: Stages, call: Call) -> Examination:
-    """Evaluate every check."""
-    statuses: dict[type[Check[Any]], list[Status]] = {check: [] for check in checks_of(stages)}
-    occurrences: dict[type[Check[Any]], list[Occurrence]] = {check: [] for check in statuses}
-    raised: Check[Any] | None = None
-    for event in walk(stages, call):
-        statuses[event.check].append(event.status)
-        occurrences[event.check] += [Occurrence(violation, event.subject) for violation in event.violations]
-        if event.violations and raised is None and event.check.origin() is Origin.UPSTREAM:
-            raised = event.violations[0]
-    outcomes = [Outcome(check, _overall(seen), tuple(occurrences[check])) for check, seen in statuses.items()]
-    outcomes.sort(key=lambda outcome: outcome.check.origin() is Origin.BEYOND)
-    return Examination(tuple(outcomes), raised)
+    """Evaluate every check: what `walk` says, without an event for each check that passes."""
+    found: dict[type[Check[Any]], list[Occurrence]] = {}
+    passed: set[type[Check[Any]]] = set()
+    unreached: set[type[Check[Any]]] = set()
+    blocked: set[type[Check[Any]]] = set()
+    subject: Any = call
+    for stage in stages:
+        if isinstance(stage, Step):
+            if blocked.isdisjoint(stage.premises):
+                subject = stage.run(subject)
+            continue
+        if isinstance(stage, Each):
+            for event in _walk_items(stage, subject, blocked, True):
+                if event.violations:
+                    occurrences = found.setdefault(event.check, [])
+                    occurrences += [Occurrence(each, event.subject) for each in event.violations]
+                else:
+                    (passed if event.status is Status.PASSED else unreached).add(event.check)
+            continue
+        given = not isinstance(stage, Given) or not blocked or blocked.isdisjoint(stage.premises)
+        for check in stage.checks if isinstance(stage, Given) else (stage,):
+            met = given and (not blocked or blocked.isdisjoint(check.premises))
+            if not met or not check.evaluable(subject):
+                unreached.add(check)
+                blocked.add(check)
+                continue
+            violations = tuple(check.find(subject))
+            if violations:
+                found.setdefault(check, []).extend([Occurrence(each, subject) for each in violations])
+                blocked.add(check)
+            else:
+                passed.add(check)
+    outcomes = tuple(
+        Outcome(check, Status.FAILED, tuple(found[check]))
+        if check in found
+        else (_unreached(check) if check in unreached and check not in passed else _passed(check))
+        for check in _ordered(tuple(stages))
+    )
+    raised = (
+        occurrences[0].violation for check, occurrences in found.items() if check.origin() is Origin.UPSTREAM
+    )
+    return Examination(outcomes, next(raised, None))
+
+
+@cache
+def _passed(check: Any) -> Outcome:
+    """An outcome without a violation is the same for every call."""
+    return Outcome(check, Status.PASSED)
+
+
+@cache
+def _unreached(check: Any) -> Outcome:
+    return Outcome(check, Status.NOT_REACHED)
+
+
+@cache
+def _ordered(stages: tuple[Any, ...]) -> tuple[type[Check[Any]], ...]:
+    """Every check of the stages once, upstream's first."""
+    checks = dict.fromkeys(checks_of(stages))
+    return tuple(sorted(checks, key=lambda check: check.origin() is Origin.BEYOND))
 
 
 def checks_of(stages: Stages) -> Iterator[type[Check[Any]]]:
@@ -391,14 +440,6 @@ def checks_of(stages: Stages) -> Iterator[type[Check[Any]]]:
             yield from stage.checks
         elif not isinstance(stage, Step):
             yield stage
-
-
-def _overall(seen: list[Status]) -> Status:
-    if Status.FAILED in seen:
-        return Status.FAILED
-    if seen and Status.PASSED not in seen:
-        return Status.NOT_REACHED
-    return Status.PASSED
 
 
 @cache

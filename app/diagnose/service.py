@@ -38,7 +38,7 @@ from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
 from kernels.call import Call, plain
-from kernels.checking import Check, Examination, Origin, Status
+from kernels.checking import Check, Examination, Origin
 from kernels.checking import Outcome as CheckOutcome
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
@@ -126,7 +126,7 @@ class Diagnoser:
         self._compiler = Compiler(settings.run_timeout)
         self._record_id = record_id
         self._dataset_version = dataset_version
-        self._quiet: dict[tuple[str, type[Check[Any]], Status], schemas.CheckModel] = {}
+        self._quiet: dict[tuple[str, type[Check[Any]], str], schemas.CheckModel] = {}
 
     async def aimed(self, question: Question) -> Question:
         """The question with who would run it and, where it names no target, with their GPU as its target.
@@ -312,6 +312,7 @@ class Diagnoser:
         said: schemas.UpstreamModel | None,
     ) -> schemas.DiagnosisModel:
         operation = question.operation
+        guessed = fitted(question.assumed) if examination.failed() else frozenset()
         worker = question.worker
         environment = worker.environment if worker else Environment()
         if outcome and outcome.device and outcome.device.emulated:
@@ -322,9 +323,7 @@ class Diagnoser:
             level=level,
             verdict=verdict(level, examination, outcome, obstacle),
             raised=self._raised(operation, examination, outcome),
-            checks=[
-                self._check(operation, found, fitted(question.assumed)) for found in examination.outcomes
-            ],
+            checks=[self._check(operation, found, guessed) for found in examination.outcomes],
             fixes=[fix(operation, question.call, found.repair, found.outcome) for found in tried],
             advice=told,
             run=run_model(outcome),
@@ -373,7 +372,7 @@ class Diagnoser:
         """One check's row; a row without a violation is the same for every call and made once."""
         if found.occurrences:
             return self._row(operation, found, guessed)
-        key = (operation.name, found.check, found.status)
+        key = (operation.name, found.check, found.status.value)
         row = self._quiet.get(key)
         if row is None:
             row = self._quiet[key] = self._row(operation, found)
