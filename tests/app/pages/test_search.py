@@ -155,3 +155,26 @@ def test_scores_have_the_contracts_names() -> None:
         "possible",
         "similar",
     ]
+
+
+def test_whose_an_error_is_stands_beside_it(service: TestClient, read: Read) -> None:
+    error = "ValueError: Unsupported output_s dtype torch.uint8"
+    lines = [f"[pod/w-{rank}/main] 2026-12-02T09:14:0{rank}Z [rank{rank}]: {error}" for rank in (2, 1)]
+    page = read(service.post("/", data={"text": "\n".join(lines)}).text)
+    for words in ("2 times", "ranks 1-2", "on w-2, w-1", "first 2026-12-02T09:14:01Z"):
+        assert words in page.text
+
+
+def test_a_text_that_no_record_is_of_is_told_as_what_it_is(service: TestClient, read: Read) -> None:
+    text = "[rank1]:[E1202 09:14:05.1 P.cpp:616] [Rank 1] Watchdog caught collective operation timeout: x"
+    page = read(service.post("/", data={"text": text}).text)
+    assert (2, "No record matches this text") in page.headings
+    assert "waited for a collective that another rank never joined" in page.text
+    assert "another rank or process failed first" in page.text
+
+
+def test_what_is_only_similar_shows_its_own_words(service: TestClient, read: Read) -> None:
+    said = "int32-packed scale buffer requires scale ue8m0 zorgle"
+    page = read(service.post("/", data={"text": f"ValueError: {said}"}).text)
+    assert "int32-packed scale buffers require scale_ue8m0=True" in page.text
+    assert page.text.count("zorgle") == 2  # in the box and among what has no record
