@@ -14,6 +14,8 @@ from catalog.library import Enriched, Known, Library
 from catalog.match import MATCH, POSSIBLE, Candidate, Capture, Match, Report, Site, Unmatched, redact
 from catalog.match.causes import notice
 from catalog.match.gathering import Source, gathered
+from catalog.match.versions import meaning
+from catalog.scan.packages import normal
 from catalog.snapshots.record import FromSource
 
 SEARCH_LIMIT: Final = 5
@@ -277,8 +279,9 @@ def _versions(found: Known, packages: Mapping[str, str]) -> list[str]:
         package, known = fault.package.name if fault.package else "", versions(fault)
         known += [item for item in found.seen_in if item not in known] if isinstance(found, Enriched) else []
         catalogued = {*known, fault.package.version, fault.package.commit} if fault.package else set()
-    installed = packages.get(package)
-    return [version for version in known if version == installed] if installed in catalogued else known
+    installed = next((version for name, version in packages.items() if normal(name) == package), "")
+    meant = meaning(installed, catalogued)
+    return [version for version in known if version == meant] if meant is not None else known
 
 
 def _capture(found: Capture) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from catalog.match.literals import EVERYTHING, Scope
 from catalog.match.parts import Part
+from catalog.scan.packages import normal
 
 READ: Final = 1 << 20
 """Characters of a text in which its versions are looked for: servers print them when they start."""
@@ -38,14 +39,25 @@ class Versions:
             return EVERYTHING if repo is None else Scope(repo)
         left_out: set[int] = set()
         for package, versions in self._several.items():
-            said = packages.get(package) or next(
-                (found for found in self._named(package, text) if found in versions), None
-            )
-            if said in versions:
-                left_out.update(number for version, number in versions.items() if version != said)
+            asked = (version for name, version in packages.items() if normal(name) == package)
+            said = next(asked, None)
+            names = [said] if said is not None else self._named(package, text)
+            meant = next((known for name in names if (known := meaning(name, versions)) is not None), None)
+            if meant is not None:
+                left_out.update(number for version, number in versions.items() if version != meant)
         return Scope(repo, self._all - left_out if left_out else None)
 
     def _named(self, package: str, text: str) -> Iterator[str]:
         """The versions that stand behind a package's name; `-1.2.dist-info` is 1.2."""
         for match in islice(self._patterns[package].finditer(text, 0, READ), MOST):
             yield from (match[1], match[1].rpartition(".")[0])
+
+
+def meaning(said: str, versions: Iterable[str]) -> str | None:
+    """The version of some that is meant: the same, or the only one that differs by no more than its build."""
+    said = said.strip().removeprefix("v")
+    known = list(versions)
+    if said in known:
+        return said
+    public = [version for version in known if version.partition("+")[0] == said.partition("+")[0]]
+    return public[0] if len(public) == 1 else None
