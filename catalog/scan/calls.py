@@ -9,6 +9,7 @@ from typing import Final
 
 from catalog.scan.model import Kind, Level
 from catalog.scan.source import dotted
+from catalog.scan.texts import is_class
 
 _LOGGER: Final = re.compile(r"(?:^|[._])_?(?:log|logger|logging|LOG|LOGGER)$", re.IGNORECASE)
 _PARSER: Final = re.compile(r"(?:^|[._])(?:arg)?parser$", re.IGNORECASE)
@@ -38,6 +39,7 @@ _CHECKS: Final = {
     "static_assert": "CompilationError",
     "device_assert": "AssertionError",
 }
+_RAISER: Final = re.compile(r"_{0,2}(?:re)?(?:raise|throw)(?:_(?:error|exception|from|exc)?)?")
 # Only calls whose name promises it are remembered for functions that another file defines.
 _MAY_RAISE: Final = re.compile(
     r"raise|error|fail|abort|check|assert|warn|throw|require|ensure|unsupported|invalid|unimplemented|panic"
@@ -88,6 +90,15 @@ def reported(call: ast.Call) -> Report | None:
         category = call.args[1] if len(call.args) > 1 else _keyword(call, "category")
         exception = dotted(category).rpartition(".")[2] if category is not None else ""
         return Report("warning", exception or "UserWarning", "warning", call.args[0], [])
+    return None
+
+
+def handed(call: ast.Call) -> ast.Call | None:
+    """The exception that a call hands to a function which raises what it is given: `raise_(X(…))`."""
+    name = dotted(call.func).rpartition(".")[2]
+    [given] = call.args if len(call.args) == 1 else [None]
+    if isinstance(given, ast.Call) and is_class(dotted(given.func)) and _RAISER.fullmatch(name):
+        return given
     return None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from catalog.scan import conditions
-from catalog.scan.calls import Report, may_raise, reported
+from catalog.scan.calls import Report, handed, may_raise, reported
 from catalog.scan.expressions import Reader, percent
 from catalog.scan.model import ANY, Argument, Found, Kind, literal_length
 from catalog.scan.source import Source, dotted
@@ -43,7 +43,7 @@ class Reports:
         if node.exc is not None:
             self._raised(node, node.exc, texts, place)
 
-    def _raised(self, node: ast.Raise, raised: ast.expr, texts: Texts, place: Place) -> None:
+    def _raised(self, node: ast.Raise | ast.Call, raised: ast.expr, texts: Texts, place: Place) -> None:
         if isinstance(raised, ast.IfExp):
             held = conditions.holds(raised.test, self.source)
             self._raised(node, raised.body, texts, place.under(held))
@@ -91,7 +91,10 @@ class Reports:
             return None
         report = reported(node)
         if report is None:
-            self._candidate(node, texts, place)
+            if (given := handed(node)) is not None:
+                self._raised(node, given, texts, place)
+            else:
+                self._candidate(node, texts, place)
             return None
         if report.condition is not None:
             place = place.under(conditions.fails(report.condition, self.source))

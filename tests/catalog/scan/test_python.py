@@ -68,6 +68,8 @@ def messages(code: str) -> list[str]:
         ("torch._assert_async(x > 0, 'not on time')", "not on time"),
         ("raise OSError('alone')", "alone"),
         ("raise PermissionError(*args)", "[Errno {*args}] "),
+        ("raise_(ValueError(f'handed {x}'))", "handed {x}"),
+        ("util._reraise(pkg.Lost('on the way'))", "on the way"),
     ],
 )
 def test_a_message_is_read_to_the_letter(statement: str, message: str) -> None:
@@ -83,6 +85,9 @@ def test_a_message_is_read_to_the_letter(statement: str, message: str) -> None:
         "sys.exit(main())",
         "logger.info('hello there')",
         "print('failed')",
+        "raise_(error)",
+        "raised(ValueError('a list of'), 3)",
+        "collect(ValueError('what may happen'))",
     ],
 )
 def test_what_reports_nothing_of_its_own_is_no_site(statement: str) -> None:
@@ -217,6 +222,24 @@ def test_a_class_may_word_its_own_message() -> None:
         "plain words",
         "Told that it rained",
     ]
+
+
+def test_what_is_handed_to_a_function_that_raises_it_is_worded_by_its_class() -> None:
+    code = """
+        class OutOf(Exception):
+            def __init__(self, required, limit, name):
+                self.required, self.limit, self.name = required, limit, name
+            def __str__(self):
+                return f"out of: {self.name}, Required: {self.required}, Hardware limit: {self.limit}."
+        def f(kernel):
+            def raise_(err):
+                raise copy.deepcopy(err)
+            if kernel.shared > most:
+                raise_(OutOf(kernel.shared, most, "shared memory"))
+    """
+    wanted = "out of: shared memory, Required: {kernel.shared}, Hardware limit: {most}."
+    assert wanted in messages(code)
+    assert "OutOf" in [site.exception for site in scanned(code)]
 
 
 def test_parameters_that_are_not_given_say_their_defaults() -> None:
