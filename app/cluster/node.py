@@ -51,7 +51,11 @@ class Node:
         self._pool = WorkerPool(settings.model_copy(update={"workers": 1}))
         self._redis: Redis = connect(url)
         self.celery: Celery = make_celery(url, settings.run_timeout)
-        self.celery.task(self.run, name=names.TASK, bind=True)
+
+        def run(task: Any, message: dict[str, Any]) -> None:
+            self.run(str(task.request.id), message)
+
+        self.celery.task(run, name=names.TASK, bind=True)
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="runs", daemon=True)
         self._leaving = Event()
@@ -112,12 +116,18 @@ class Node:
                 if self._leaving.wait(names.BEAT):
                     return
 
-    def run(self, task: Any, message: dict[str, Any]) -> None:
+    def run(self, run: str, message: dict[str, Any]) -> None:
         """The task: one run, whose outcome is written before the message is acknowledged."""
-        run = str(task.request.id)
         if self._is_settled(run):
             return
-        outcome = self._outcome(run, message)
+        try:
+            outcome = self._outcome(run, message)
+        except Reject:
+            raise
+        except Exception as error:
+            # Acknowledged without an outcome, it would be waited for in vain.
+            log.exception("run %s ended by a mistake of ours", run)
+            outcome = Outcome("unsupported", detail=f"the host made a mistake: {type(error).__name__}")
         if outcome is not None:
             self._write(run, outcome)
 

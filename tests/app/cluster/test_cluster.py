@@ -38,7 +38,9 @@ class Cluster:
         """Wait until so many hosts say that they are there."""
         deadline = time.monotonic() + 120
         while len(self.redis.client.keys("faultbook:node:*")) != hosts:
-            assert time.monotonic() < deadline, [host.log.read_text()[-2000:] for host in self.hosts]
+            logs = [host.log.read_text()[-2000:] for host in self.hosts]
+            assert time.monotonic() < deadline, logs
+            assert not hosts or all(host.process.poll() is None for host in self.hosts), logs
             time.sleep(0.1)
         for service in self.services:
             service.until_ready()
