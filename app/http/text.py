@@ -20,7 +20,7 @@ def scrub(text: str) -> str:
 
 
 def without_places(text: str) -> str:
-    """`text` with each absolute path cut to its last part: where things lie on a host is not for its clients."""
+    """`text` with each absolute path cut to its last part: where things lie on a host is not told."""
     return _PLACE.sub(r"\1", text)
 
 

@@ -29,14 +29,18 @@ pytestmark = pytest.mark.timeout(240)
 class Service:
     """One `faultbook serve` with a short time limit, and a client of it."""
 
-    def __init__(self, folder: Path, device: str, **settings: str) -> None:
+    def __init__(
+        self, folder: Path, device: str, environment: dict[str, str] | None = None, **settings: str
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
+        self.asked = 1000
         self.orphan = folder / "orphan"
         self.log = folder / "log"
-        environment = {
+        whole = {
             **os.environ,
+            **(environment or {}),
             "PYTHONPATH": os.pathsep.join([str(MORE), str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "HAZARD_ORPHAN": str(self.orphan),
             "FAULTBOOK_DATA": str(folder / "data"),
@@ -47,7 +51,7 @@ class Service:
         command = [sys.executable, "-m", "app.cli", "serve", "--port", str(self.port)]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+                command, cwd=ROOT, env=whole, stdout=log, stderr=subprocess.STDOUT
             )
         self._until_ready()
 
@@ -61,8 +65,10 @@ class Service:
         finally:
             connection.close()
 
-    def hazard(self, kind: str) -> dict[str, Any]:
-        body = {"operation": "hazard", "arguments": {"kind": kind}, "level": "run"}
+    def hazard(self, kind: str, seed: int | None = None) -> dict[str, Any]:
+        self.asked += 1  # an equal question would be answered from the store
+        seed = self.asked if seed is None else seed
+        body = {"operation": "hazard", "arguments": {"kind": kind}, "level": "run", "seed": seed}
         status, answer = self.ask("POST", "/api/diagnose", body)
         assert status == 200, answer
         found: dict[str, Any] = answer
@@ -169,6 +175,43 @@ def test_the_service_itself_has_no_torch(cpu: Service) -> None:
 def test_a_fault_on_the_card_ends_alone(gpu: Service, kind: str, verdict: str, word: str) -> None:
     answer = survived(gpu, kind, verdict, BACK_GPU)
     assert word in answer["detail"]
+
+
+@pytest.mark.gpu
+def test_a_card_that_others_have_is_left_to_them(tmp_path: Path) -> None:
+    """Asked before each run: what others do with a card changes while the service lives."""
+    pipes = tmp_path / "mps"
+    pipes.mkdir()
+    service = Service(tmp_path, "cuda", environment={"CUDA_MPS_PIPE_DIRECTORY": str(pipes)})
+    try:
+        assert service.hazard("none")["verdict"] == "passed"
+        os.mkfifo(pipes / "control")
+        refused = service.hazard("none", seed=1)
+        assert (refused["verdict"], refused["run"]) == ("unsupported", None)
+        assert "MPS" in refused["detail"]
+        (pipes / "control").unlink()
+        assert service.hazard("none", seed=2)["verdict"] == "passed"
+    finally:
+        service.stop()
+
+
+@pytest.mark.gpu
+def test_a_card_without_its_reserve_is_not_used_from_the_start(tmp_path: Path) -> None:
+    service = Service(tmp_path, "cuda", gpu_memory_reserve="100TiB")
+    try:
+        refused = service.hazard("none")
+        assert refused["verdict"] == "unsupported"
+        assert "stay reserved for others" in refused["detail"]
+        assert service.ask("GET", "/readyz")[1]["parts"]["worker"]["ready"]
+        used = subprocess.run(
+            ["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert not {str(worker) for worker in _workers(service.process.pid)} & set(used.split())
+    finally:
+        service.stop()
 
 
 def _workers(process: int) -> list[int]:
