@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from catalog.match.model import MATCH, Match, Report, Role
+from catalog.match.stamps import earlier
 
 # Said by a process about another one that failed, or that it waited for: true, and no cause.
 _SECONDARY: Final = (
@@ -114,7 +115,20 @@ def first(matches: Sequence[Match], files: Sequence[str] = ()) -> int | None:
 
 
 def notice(report: Report) -> str | None:
-    """What to tell who pasted nothing but consequences."""
+    """What to tell who pasted nothing but consequences, or whose first failure no record is of."""
     roles = [match.role for match in report.matches if match.score >= MATCH]
     roles += [missed.role for missed in report.unmatched]
-    return ONLY_SECONDARY if roles and set(roles) == {"secondary"} else None
+    if roles and set(roles) == {"secondary"}:
+        return ONLY_SECONDARY
+    if report.root_cause is None:
+        return None
+    known = report.matches[report.root_cause].moment
+    before = [
+        (missed.moment, missed.exception or "Another failure")
+        for missed in report.unmatched
+        if missed.role == "root-cause" and missed.moment is not None and earlier(missed.moment, known)
+    ]
+    if not before:
+        return None
+    moment, what = min(before, key=lambda pair: pair[0].seconds)
+    return f"{what} came before it, at {moment.printed}: no record is of that, and it may be the cause."

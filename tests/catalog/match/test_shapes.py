@@ -272,6 +272,15 @@ def test_who_pasted_only_what_follows_is_asked_for_the_rest(matcher: Matcher) ->
     assert notice(matcher.match("all is well")) is None
 
 
+def test_an_earlier_failure_without_a_record_is_pointed_at(matcher: Matcher) -> None:
+    later = f"2026-12-02 09:14:09 {ERROR}"
+    told = notice(matcher.match(f"2026-12-02 09:14:03 IndexError: pop from empty list\n{later}"))
+    assert told is not None
+    assert "IndexError came before it, at 2026-12-02 09:14:03" in told
+    assert notice(matcher.match(f"{later}\n2026-12-02 09:14:12 IndexError: pop from empty list")) is None
+    assert notice(matcher.match(f"IndexError: pop from empty list\n{later}")) is None
+
+
 def test_an_exception_without_a_record_is_counted_too(matcher: Matcher) -> None:
     report = matcher.match("\n".join(f"[rank{rank}]: {AT.format(rank)} KeyError: 'scale'" for rank in (3, 1)))
     assert [(missed.count, missed.ranks, missed.first_seen) for missed in report.unmatched] == [
