@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -19,8 +21,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from app.settings import SettingsError, load
 from app.terminal import Exit, Json, complain, err, out, print_json, usage
+from catalog.scan.source import printable
 
 bundle = typer.Typer(name="bundle", help="Take snapshots to a host without network.", no_args_is_help=True)
+
+_BAR = re.compile(r"━|\d+/\d+")
+"""Lines of a progress bar that nobody looks at."""
 
 SHOWN = 20
 """Unreadable files that are named; `--json` names all."""
@@ -50,7 +56,6 @@ def index(
     """Read the errors that packages raise from their sources, so that they are found too."""
     from catalog.scan.listing import TargetError
     from catalog.scan.macros import MACROS, Macros, parse_macro
-    from catalog.scan.source import printable
     from catalog.snapshots.index import index as make
     from catalog.snapshots.manifest import SnapshotError
     from catalog.snapshots.shelf import Shelf
@@ -151,14 +156,32 @@ def indexing(data: Path, packages: Iterable[str]) -> Iterator[None]:
         [*nice, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "FAULTBOOK_DATA": str(data)},
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env={**os.environ, "FAULTBOOK_DATA": str(data), "TERM": "dumb"},
     )
+    told = Thread(target=_tell, args=(process,), name="faultbook-indexing", daemon=True)
+    told.start()
     try:
         yield
     finally:
+        ended = process.poll() is not None
         process.terminate()
         process.wait()
+        if ended:
+            told.join(1.0)
+
+
+def _tell(process: subprocess.Popen[str]) -> None:
+    """Say what the process in the background could not do."""
+    assert process.stderr is not None
+    with process.stderr as lines:
+        for line in lines:
+            if (text := line.strip()) and not _BAR.search(text):
+                err.print(escape(f"indexing: {printable(text)[:300]}"))
+    if process.wait() > 0:
+        err.print(f"indexing ended with code {process.returncode}; faultbook doctor says what is there")
 
 
 def diff(

@@ -149,7 +149,14 @@ class Library:
         if curated is not None:
             rows = rows or self._donors.get(identifier, [])[:1]
             return _enriched(curated, rows) if rows else curated
-        return FromSource(*rows[-1], tuple(rows[:-1])) if rows else None
+        if not rows:
+            return None
+        newest, row = rows[-1]
+        known = {snapshot.version for snapshot, _ in rows}
+        others = (item for item in self.snapshots if item.package == newest.package)
+        return FromSource(
+            newest, row, tuple(rows[:-1]), tuple(item for item in others if item.version not in known)
+        )
 
     def by_slug(self, slug: str) -> Known | None:
         """The record of a slug, curated ones first."""

@@ -54,11 +54,8 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
     equal = len(old.keys() & new.keys())
     moved = list(_paired(gone, come, lambda row: (row.message, row.error_class), _nearest))
     gone, come = _without(gone, come, moved)
-    changed = list(_paired(gone, come, lambda row: (row.path, _function(row)), _likest))
+    changed = _reworded(gone, come)
     gone, come = _without(gone, come, changed)
-    reworded = list(_paired(gone, come, lambda row: row.path, _likest))
-    gone, come = _without(gone, come, reworded)
-    changed += reworded
     return Difference(
         [Change(None, row) for row in come],
         [Change(row, None) for row in gone],
@@ -68,7 +65,21 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
     )
 
 
+def prior_wording(before: Snapshot, after: Snapshot, row: Row) -> str | None:
+    """What a record of `after` said in `before`, where it was reworded in between."""
+    gone = [old for old in before.in_file(row.path) if after.number_of(old.id) is None]
+    come = [new for new in after.in_file(row.path) if before.number_of(new.id) is None] if gone else []
+    return next((old.message for old, new in _reworded(gone, come) if new.id == row.id), None)
+
+
 Pair = tuple[Row, Row]
+
+
+def _reworded(gone: Sequence[Row], come: Sequence[Row]) -> list[Pair]:
+    """Messages that are alike in one function, then those in one file."""
+    there = list(_paired(gone, come, lambda row: (row.path, _function(row)), _likest))
+    left = _without(gone, come, there)
+    return there + list(_paired(*left, lambda row: row.path, _likest))
 
 
 def _paired(

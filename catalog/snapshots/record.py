@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from packaging.version import InvalidVersion, Version
+
 from catalog.load import Link
 from catalog.record import SCHEMA_VERSION, Record
 from catalog.scan.extracted import RaiseSite
+from catalog.snapshots.diff import prior_wording
 from catalog.snapshots.row import Row
 from catalog.snapshots.snapshot import Snapshot
 from catalog.template import Template
@@ -54,6 +56,8 @@ class FromSource:
     snapshot: Snapshot
     row: Row
     older: tuple[tuple[Snapshot, Row], ...] = ()
+    others: tuple[Snapshot, ...] = ()
+    """Versions of the package that do not have it, newest first."""
     related: tuple[Link, ...] = ()
     fault: None = None
 
@@ -137,12 +141,25 @@ class FromSource:
                 sorted((dict.fromkeys(_EXTRACTED, "extracted") | dict.fromkeys(_DERIVED, "derived")).items())
             ),
             "lifecycle": {
-                "status": "active",
+                "status": "removed" if any(map(self._is_newer, self.others)) else "active",
                 "firstSeen": self.versions[0],
                 "lastSeen": self.versions[-1],
-                "priorWordings": [],
+                "priorWordings": list(self._prior_wordings()),
             },
         }
+
+    def _is_newer(self, other: Snapshot) -> bool:
+        return version_order(other.version) > version_order(self.snapshot.version)
+
+    def _prior_wordings(self) -> Iterator[str]:
+        """What the version just before the first that has it said in its place, where that is indexed."""
+        first, row = (*self.older, (self.snapshot, self.row))[0]
+        before = next(
+            (other for other in self.others if version_order(other.version) < version_order(first.version)),
+            None,
+        )
+        if before is not None and (said := prior_wording(before, first, row)) is not None:
+            yield said
 
 
 def pattern(row: Row) -> str:
@@ -180,9 +197,12 @@ def before(snapshot: Snapshot, row: Row) -> Iterator[dict[str, Any]]:
         yield {"id": other.id, "line": line, "exception": other.error_class, "message": other.message}
 
 
-def version_order(version: str) -> tuple[tuple[int, ...], str]:
-    """Sorts versions: by their numbers, then by what else they say."""
-    return tuple(map(int, re.findall(r"\d{1,9}", version))), version
+def version_order(version: str) -> tuple[int, Version, str]:
+    """Sorts versions as indexes do, those that are none before all others."""
+    try:
+        return 1, Version(version), version
+    except InvalidVersion:
+        return 0, Version("0"), version
 
 
 def _reports(row: Row) -> str:

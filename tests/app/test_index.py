@@ -186,6 +186,21 @@ def test_serving_indexes_what_is_installed_and_missing(
     assert indexing.missing(tmp_path, ["jinja2"]) == []
 
 
+def test_what_fails_in_the_background_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    with indexing.indexing(blocked, ["jinja2"]):
+        said = ""
+        deadline = monotonic() + 60
+        while "ended with code" not in said and monotonic() < deadline:
+            said += capfd.readouterr().err
+            sleep(0.05)
+    assert "indexing: " in said
+    assert "ended with code 1" in said
+
+
 def test_doctor_compares_checksums(data: Path, tmp_path: Path) -> None:
     def found(folder: Path) -> tuple[str, str]:
         [finding] = [item for item in findings(Settings(data=folder)) if item.name == "snapshots"]

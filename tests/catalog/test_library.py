@@ -12,7 +12,7 @@ from catalog import current
 from catalog.library import Enriched, Library
 from catalog.record import Record
 from catalog.snapshots.index import index
-from catalog.snapshots.record import FromSource
+from catalog.snapshots.record import FromSource, version_order
 from catalog.snapshots.shelf import Shelf
 from catalog.store import Filters, load_catalog
 
@@ -119,6 +119,23 @@ def test_a_scanned_record_is_a_whole_record(library: Library) -> None:
     assert library.by_slug(record.record.slug) is not None
 
 
+def test_a_reworded_message_keeps_what_it_said_before(library: Library) -> None:
+    told = {}
+    for unit in ("giga", "mega"):
+        text = f"ValueError: the flux capacitor of 7 is not charged to 3 {unit}watts"
+        [(identifier, _)] = found(library, text)
+        record = library.get(identifier)
+        assert isinstance(record, FromSource)
+        told[unit] = record.x["lifecycle"]
+    assert told["giga"] == {
+        "status": "active",
+        "firstSeen": "0.5.10",
+        "lastSeen": "0.5.10",
+        "priorWordings": ["the flux capacitor of {x} is not charged to {y} megawatts"],
+    }
+    assert (told["mega"]["status"], told["mega"]["priorWordings"]) == ("removed", [])
+
+
 def test_equal_sites_of_versions_are_one_match(library: Library) -> None:
     [(identifier, _)] = found(library, "ValueError: negative sizes are not for this function")
     record = library.get(identifier)
@@ -151,6 +168,20 @@ def test_the_version_that_is_said_is_looked_into_alone(
     """Only 0.5.9 has this wording."""
     message = "ValueError: the flux capacitor of 7 is not charged to 3 megawatts"
     assert len(found(library, text.format(message), packages=packages)) == count
+
+
+def test_versions_are_ordered_as_indexes_order_them() -> None:
+    ordered = [
+        "no version",
+        "0.5.9",
+        "0.5.10rc1",
+        "0.5.10",
+        "0.5.10+cu129",
+        "0.5.10.post1",
+        "0.6.0.dev1",
+        "1!0",
+    ]
+    assert sorted(ordered[::-1], key=version_order) == ordered
 
 
 def test_lists_hold_each_record_once_and_page_through_all(library: Library) -> None:
