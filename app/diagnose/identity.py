@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +14,15 @@ def identity(*parts: Any) -> str:
     """64 hexadecimal digits of everything that an answer depends on, our own code included."""
     written = repr((*parts, sources_digest()))
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def interpreter(python: str) -> tuple[str, ...]:
+    """What tells that another interpreter's packages have changed: when anything was last put there."""
+    if not python:
+        return ()
+    folders = [*Path(python).parent.parent.glob("lib/python3*/site-packages")]
+    folders += [Path(name) for name in os.environ.get("PYTHONPATH", "").split(os.pathsep) if name]
+    return (python, *(f"{folder} {folder.stat().st_mtime_ns}" for folder in folders if folder.is_dir()))
 
 
 @cache

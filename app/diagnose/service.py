@@ -27,7 +27,7 @@ from app.diagnose.answers import (
     verdict,
 )
 from app.diagnose.fixes import Repair
-from app.diagnose.identity import identity
+from app.diagnose.identity import identity, interpreter
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
@@ -159,7 +159,7 @@ class Diagnoser:
             settings.allow_faulting_runs,
             settings.run_timeout,
             int(settings.max_tensor_bytes),
-            settings.upstream_python,
+            interpreter(settings.upstream_python),
         )
         return identity(asked, question.level, question.worker, self._dataset_version, VERSION, limits)
 
@@ -175,7 +175,7 @@ class Diagnoser:
         examination = await aside(operation.examine, call)
         assumed = list(question.assumed)
         level, found = self._level(question, assumed)
-        obstacle = obstacle or found
+        given, obstacle = bool(obstacle), obstacle or found
         can_run = level == "run" and not obstacle
         await report("checks", {"failed": len(examination.failed()), "rejected": examination.rejected})
         outcome: Outcome | None = None
@@ -187,9 +187,9 @@ class Diagnoser:
                 await report("run", {"ending": outcome.ending})
                 if outcome.ending == "unsupported":
                     can_run, obstacle, outcome = False, outcome.detail, None
-        said = await self._upstream_says(question, level, examination)
+        said = None if given else await self._upstream_says(question, level, examination)
         compiled: list[schemas.CompilationModel] | None = None
-        if level == "run" and _is_elsewhere(question) and examination.raised is None:
+        if level == "run" and not given and _is_elsewhere(question) and examination.raised is None:
             compiled, obstacle = await self._compiled(question, obstacle)
         repairs = (await aside(fix_search.search, operation, call, examination)).repairs
         told = await aside(advice, operation, call, examination, repairs)
@@ -315,6 +315,8 @@ class Diagnoser:
         guessed = fitted(question.assumed) if examination.failed() else frozenset()
         worker = question.worker
         environment = worker.environment if worker else Environment()
+        if outcome and outcome.environment.torch:
+            environment = outcome.environment  # of several hosts of one architecture, the one that ran it
         if outcome and outcome.device and outcome.device.emulated:
             assumed.append(f"the run emulates the caller's device on {outcome.device.name}")
         return schemas.DiagnosisModel(

@@ -184,14 +184,13 @@ class Jobs:
 
         async def report(kind: str, data: dict[str, Any]) -> None:
             if job is not None:
-                await run_in_threadpool(self.store.report, job, kind, data)
-                self._tell()
+                await self._report(job, kind, data)
 
         answer = await self._diagnoser.diagnose(question, report)
         if job is not None:
             answer = answer.model_copy(update={"id": job})
         self._count(answer)
-        return answer, key if shareable(answer) else ""
+        return answer, key if shareable(answer, question.worker) else ""
 
     async def _carry_out_all(self) -> None:
         while True:
@@ -240,8 +239,7 @@ class Jobs:
             why = f"interrupted: it was begun {MOST_ATTEMPTS} times, and the service ended each time"
             return await self._without_run(claim, Status.INTERRUPTED, why)
         try:
-            await run_in_threadpool(self.store.report, claim.id, "started", {"attempt": claim.attempts})
-            self._tell()
+            await self._report(claim.id, "started", {"attempt": claim.attempts})
             return await self._patiently(claim)
         except Problem as problem:
             return _failed(problem, claim.id)
@@ -272,6 +270,14 @@ class Jobs:
             return _failed(problem, claim.id)
         answer = answer.model_copy(update={"id": claim.id})
         return Ending(status, 200, written(answer), verdict=answer.verdict)
+
+    async def _report(self, job: str, kind: str, data: dict[str, Any]) -> None:
+        """Tell of a step; the job goes on where that cannot be written."""
+        try:
+            await run_in_threadpool(self.store.report, job, kind, data)
+        except StoreUnavailable as error:
+            log.error("a step of job %s cannot be written: %s", job, error)
+        self._tell()
 
     async def _end(self, job: str, ending: Ending) -> None:
         """Write the end down, however long that takes."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import pytest
 from httpx2 import Response
 from starlette.testclient import TestClient
 
+from app.diagnose.identity import interpreter
+from app.diagnose.schemas import DiagnosisModel
 from app.jobs import routes, service
+from app.jobs.answers import shareable
 from app.main import create_app
 from app.settings import Settings
 
@@ -289,3 +294,28 @@ def test_without_a_data_folder_jobs_are_kept_in_memory_and_that_is_said(tmp_path
     with TestClient(create_app(settings(tmp_path / "file", workers=0))) as client:
         assert client.get("/readyz").json()["parts"]["jobs"]["ready"] is False
         assert end(client, ask(client, {**REFUSED, "level": "checks"})).status_code == 200
+
+
+def test_an_answer_of_other_versions_or_of_a_failed_neighbour_is_shared_with_nobody(
+    client: TestClient,
+) -> None:
+    answer = DiagnosisModel.model_validate(client.post("/api/diagnose", json={**VALID, "seed": 10}).json())
+    worker = client.app.state.diagnoser._pool.worker  # type: ignore[attr-defined]
+    assert shareable(answer, worker)
+    assert not shareable(answer, None)
+    older = replace(worker, environment=replace(worker.environment, triton="3.0.0"))
+    assert not shareable(answer, older)
+    assert not shareable(answer.model_copy(update={"verdict": "crashed"}), worker)
+    assert not shareable(answer.model_copy(update={"detail": "not run"}), worker)
+
+
+def test_packages_of_another_interpreter_that_change_are_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "lib/python3.12/site-packages"
+    folder.mkdir(parents=True)
+    python = str(tmp_path / "bin/python")
+    before = interpreter(python)
+    assert interpreter(python) == before
+    (folder / "sglang").mkdir()
+    os.utime(folder, ns=(1, 1))
+    assert interpreter(python) != before
+    assert interpreter("") == ()
