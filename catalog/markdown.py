@@ -69,7 +69,7 @@ def _note(note: Note) -> Iterator[str]:
     yield "## Team note"
     if note.text:
         yield escape(note.text)
-    known = [f"- {name}: {escape(value)}" for name, value in note.known.items()]
+    known = [f"- {name}: {escape(value)}" for name, value in note.told.items()]
     yield "\n".join([*known, f"- from {code(note.source)}"])
 
 

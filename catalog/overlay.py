@@ -43,6 +43,11 @@ class Note:
     wording: str | None
     known: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def told(self) -> dict[str, str]:
+        """What is shown beside the text, by name."""
+        return {**self.known, "wording": self.wording} if self.wording else self.known
+
     def document(self) -> dict[str, Any]:
         """The note as `x.notes` has it."""
         names = {"owner": "owner", "runbook": "runbook", "fixed-in": "fixedIn"}

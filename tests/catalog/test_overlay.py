@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
+from typer.testing import CliRunner
 
+from app.cli import cli
 from app.main import create_app
 from app.settings import Settings
 from catalog.overlay import Overlay, parse
@@ -69,6 +71,17 @@ def test_notes_are_beside_the_record_and_never_in_it(served: TestClient) -> None
     assert "Cast them in the loader." in page
     assert "&lt;b&gt;Not&lt;/b&gt;" in page
     assert 'href="https://runbooks.example.org/scales"' in page
+    assert "our fork needs float32 scales here" in page
+
+
+def test_the_command_line_shows_notes(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAULTBOOK_DATA", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("FAULTBOOK_OVERLAY", str(folder))
+    shown = CliRunner().invoke(cli, ["explain", SCALES]).output
+    for told in ("Cast them in the loader", "kernels team", "fixed-in: 0.6", "our fork needs float32 scales"):
+        assert told in shown, told
 
 
 def test_the_command_shows_notes_too(folder: Path) -> None:
