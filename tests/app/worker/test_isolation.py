@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -132,7 +133,7 @@ def survived(service: Service, kind: str, verdict: str, within: float) -> dict[s
         ("abort", "crashed", "signal 6"),
         ("segfault", "crashed", "signal 11"),
         ("exit", "crashed", "status 3"),
-        ("exhaust", "out-of-memory", ""),
+        ("gulp", "out-of-memory", ""),
         ("spin", "timed-out", "longer than 4 s"),
         ("stubborn", "timed-out", "longer than 4 s"),
     ],
@@ -159,6 +160,23 @@ def test_a_worker_is_a_process_group_of_its_own(cpu: Service) -> None:
 def test_the_service_itself_has_no_torch(cpu: Service) -> None:
     assert not _has_torch(cpu.process.pid)
     assert _workers(cpu.process.pid)
+
+
+def test_a_service_that_is_told_to_stop_ends_what_it_has_begun(tmp_path: Path) -> None:
+    service = Service(tmp_path, "cpu")
+    workers = _workers(service.process.pid)
+    answers: list[dict[str, Any]] = []
+    asking = threading.Thread(target=lambda: answers.append(service.hazard("slow")))
+    asking.start()
+    time.sleep(0.7)
+    service.process.terminate()
+    asking.join()
+    assert service.process.wait(30) == 0
+    assert answers[0]["verdict"] == "passed"
+    with pytest.raises(OSError, match="refused"):
+        service.ask("GET", "/healthz")
+    assert workers
+    assert not [worker for worker in workers if Path(f"/proc/{worker}").exists()]
 
 
 @pytest.mark.gpu

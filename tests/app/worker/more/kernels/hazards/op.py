@@ -97,6 +97,7 @@ HAZARDS: dict[str, Callable[[torch.Tensor], object]] = {
     "kill": lambda x: os.kill(os.getpid(), signal.SIGKILL),
     "orphan": _orphan,
     "segfault": lambda x: ctypes.string_at(8),
+    "slow": lambda x: time.sleep(2),
     "spin": _spin,
     "stubborn": _stubborn,
     "exhaust": _exhaust,
