@@ -209,8 +209,8 @@ def _cuts(data: bytes, start: int, stop: int, size: int) -> Iterator[tuple[int, 
 class Pasted:
     """A pasted text and its cleaned form. Nothing of it is kept beyond the object, and nothing is logged."""
 
-    def __init__(self, text: str | bytes, promising: Callable[[bytes], Callable[[bytes], bool]]) -> None:
-        """`promising` says, for a cleaned text, of its pieces whether they may hold anything of interest."""
+    def __init__(self, text: str | bytes, promising: Callable[[bytes], bool]) -> None:
+        """`promising` says of a piece of a cleaned text whether it may hold anything of interest."""
         self.text = text if isinstance(text, str) else bytes(text).decode("utf-8", "replace")
         data = clean(self.text)
         self._quoted = (-1, b"", b"")
@@ -225,10 +225,9 @@ class Pasted:
             self.data = self._put_together(data)
             return
         cuts = list(_cuts(data, 0, len(data), PIECE))
-        holds = promising(data)
         wanted: set[int] = set()
         for number, (start, end) in enumerate(cuts):
-            if holds(data[start : end + MARGIN]):
+            if promising(data[start : end + MARGIN]):
                 # With its neighbours: a message may begin before the piece or end after it.
                 wanted.update((number - 1, number, number + 1))
         self.regions = []

@@ -36,7 +36,7 @@ _STATEMENT: Final = re.compile(rb"[\x00\x01\s>+-]*(?:raise|assert)\b")
 _SOURCE_ENDS: Final = b"\"'(fFrR"
 _SOURCE: Final = re.compile(rb"\braise [\w.]{1,120}\([fFrR]{0,2}[\"']{0,3}\Z|(?<!\w)[fFrR]{1,2}[\"']{1,3}\Z")
 _SOURCE_REACH: Final = 140
-_PROMISING: Final = (
+PROMISING: Final = (
     b"Error",
     b"Exception",
     b"Failed at ",
@@ -84,9 +84,9 @@ _OWN: Final = {
 }
 
 
-def promising_words(data: bytes) -> tuple[bytes, ...]:
-    """The words of a text by which its pieces may hold an exception or a launcher's message."""
-    return tuple(word for word in _PROMISING if word in data)
+def is_promising(data: bytes) -> bool:
+    """Whether a text has a word by which it may hold an exception or a launcher's message."""
+    return any(word in data for word in PROMISING)
 
 
 def without_launcher(message: bytes) -> bytes:

@@ -155,7 +155,7 @@ def begun(key: bytes, keys: Sequence[bytes]) -> int:
         return len(key) if first.startswith(key) else 0
     at = said = len(first)
     for literal in filter(None, rest):
-        found = key.find(literal, at)
+        found = key.find(literal, at, at + LONGEST + len(literal))
         if found < 0:
             begun = (
                 size

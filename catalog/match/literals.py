@@ -15,6 +15,7 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from catalog.match.causes import is_secondary
+from catalog.match.context import PROMISING
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
 from catalog.template import DROPPED
@@ -201,11 +202,21 @@ class Found:
 class _Automaton:
     """Anchors and what they belong to: (group, segment, offset of the anchor in that segment).
 
-    Owners lie in flat arrays, since most are never met; `start[i]` is where anchor i's begin.
+    Owners lie in flat arrays, since most are never met; `start[i]` is where anchor i's begin. `words` are
+    anchors that belong to nothing.
     """
 
-    def __init__(self, anchors: Sequence[bytes], start: Numbers, owners: Sequence[Numbers]) -> None:
+    def __init__(
+        self,
+        anchors: Sequence[bytes],
+        start: Numbers,
+        owners: Sequence[Numbers],
+        words: Sequence[bytes] = (),
+    ) -> None:
+        self.size = len(anchors)
+        anchors = [*anchors, *words]
         self._start = array("q", start.astype(np.int64).tobytes())
+        self._start.extend([self._start[-1]] * len(words))
         self._owners = [array("q", part.astype(np.int64).tobytes()) for part in owners]
         self._met: dict[int, list[tuple[int, int, int]]] = {}
         self._automaton = (
@@ -333,7 +344,12 @@ class Index:
             owners = [column[np.repeat(kept, counts)] for column in owners]
             unique = [anchor for anchor, keep in zip(unique, kept.tolist(), strict=True) if keep]
             counts = counts[kept]
-        return _Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners)
+        words = (
+            [word for word in (word.lower().replace(b" ", b"") for word in PROMISING) if word not in numbers]
+            if kind == "rare"
+            else []
+        )
+        return _Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners, words)
 
     def _by_lead(self) -> dict[tuple[bool, bytes], list[int]]:
         """Groups without a long literal: by how their message begins, else by how it ends."""
@@ -349,8 +365,10 @@ class Index:
                 leads.setdefault(lead, []).append(number)
         return leads
 
-    def promising(self, key: bytes) -> bool:
-        return bool(self._rare.scan(key))
+    def promising(self, key: bytes) -> tuple[bool, bool]:
+        """Whether a key has an anchor, and whether it has a word that exceptions are known by."""
+        found = {anchor >= self._rare.size for anchor, _, _ in self._rare.scan(key)}
+        return False in found, True in found
 
     def scan(self, key: bytes) -> tuple[Sequence[tuple[int, int, int]], ...]:
         """Every anchor of both kinds in a key, as (anchor, start, end): what a short text is looked up by."""
@@ -379,6 +397,12 @@ class Index:
                     continue
                 seen[number] = places[-1][1]
                 yield Found(group, places)
+
+    def beginnings(self, key: bytes) -> Iterator[tuple[int, int, int]]:
+        """Where templates' first long literals begin: (group, segment, place)."""
+        for anchor, start, _ in self._heads.scan(key):
+            for number, segment, _ in self._heads.owners(anchor):
+                yield number, segment, start
 
     @staticmethod
     def exhausted(tried: Mapping[int, int]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from catalog.match import causes, context, heap, line
@@ -109,11 +109,6 @@ class Matcher:
                     best[shown] = Candidate(shown, "fuzzy", round(score, 4), (), None, others)
         return sorted(best.values(), key=lambda found: (-found.score, found.record_id))[:limit]
 
-    def _promising(self, data: bytes) -> Callable[[bytes], bool]:
-        # Most logs have none or one of the words: the others need not be looked for piece by piece.
-        words = context.promising_words(data)
-
-        def promising(piece: bytes) -> bool:
-            return self.index.promising(key(piece)) or any(word in piece for word in words)
-
-        return promising
+    def _promising(self, piece: bytes) -> bool:
+        anchors, words = self.index.promising(key(piece))
+        return anchors or (words and context.is_promising(piece))

@@ -14,8 +14,9 @@ from catalog.match.causes import role_of
 from catalog.match.clean import Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
+from catalog.match.fuzzy import begun
 from catalog.match.known import known_in, without_numbers
-from catalog.match.literals import MOST_SIBLINGS, Index, Scope, distinct, siblings
+from catalog.match.literals import MOST_SIBLINGS, Group, Index, Scope, distinct, siblings
 from catalog.match.model import MATCH, POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import (
     Occurrence,
@@ -26,10 +27,10 @@ from catalog.match.occurrences import (
     without_rank,
 )
 from catalog.match.origin import origin
-from catalog.match.prepared import GRAM
+from catalog.match.prepared import GRAM, LONGEST
 from catalog.match.redact import SHOWN, redact
 from catalog.match.said import known_lines
-from catalog.match.score import judge, listed
+from catalog.match.score import ENOUGH, SOME, judge, listed
 from catalog.match.sites import Named
 from catalog.match.values import captures, rendered, values
 
@@ -50,6 +51,10 @@ LONGER: Final = 6
 """Literal characters that a guess has to have more of than what is found complete."""
 LEFT: Final = 3
 """Characters around a complete message from which a longer one may be meant."""
+CLEARLY: Final = 0.02
+"""So much more than a likeness a beginning has to be worth to be said instead."""
+BEGUN: Final = 1 << 16
+"""Characters of a text in which beginnings of messages are looked for."""
 SHORT: Final = 2048
 """A text up to this long without any exception in it is taken as a message itself."""
 _WORD: Final = re.compile(r"[\w.-]{3,80}")
@@ -260,6 +265,7 @@ class Work:
         """What is most like the messages that belong to no record; never a match."""
         known = {name for match in found for name in (match.record_id, *match.siblings)}
         guessed: list[Match] = []
+        begins = self._begun(found) if not any(match.score >= MATCH for match in found) else {}
         for start, end in self._messages()[:GUESSED]:
             message = self.pasted.data[start:end].rstrip(_TRIM + b".")
             raised = raised_before(self.raised, start + 1)
@@ -278,15 +284,48 @@ class Work:
                     continue
                 possible = (match.score for match in beaten if match.score < MATCH)
                 score = max(like, max(possible, default=0.0) + 1e-4 * (GUESSED - place))
-                for member in distinct(group.within(self.scope)) if like >= LEAST_LIKE else ():
-                    if member.entry.record_id not in known:
-                        known.add(member.entry.record_id)
-                        others = siblings(group, member)
-                        evidence = ("similar words",)
-                        guessed.append(
-                            self._match(member.entry, "fuzzy", score, span, evidence, siblings=others)
-                        )
+                if group.number in begins and begins[group.number][0] <= score + CLEARLY:
+                    del begins[group.number]
+                if like >= LEAST_LIKE and group.number not in begins:
+                    guessed += self._guessed(group, score, span, "similar words", known)
+        for number, (score, span) in begins.items():
+            group = self.matcher.index.group(number)
+            guessed += self._guessed(group, score, span, "begins as this message does", known)
         return guessed
+
+    def _guessed(
+        self, group: Group, score: float, span: tuple[int, int], why: str, known: set[str]
+    ) -> Iterator[Match]:
+        for member in distinct(group.within(self.scope)):
+            if member.entry.record_id not in known:
+                known.add(member.entry.record_id)
+                others = siblings(group, member)
+                yield self._match(member.entry, "fuzzy", score, span, (why,), siblings=others)
+
+    def _begun(self, known: Sequence[Match]) -> dict[int, tuple[float, tuple[int, int]]]:
+        """Templates of which a text has the beginning, be it that the rest was cut or that it is of a version
+        that says less: group → (score, span).
+        """
+        if len(self.pasted.data) > BEGUN:
+            return {}
+        whole = Chunk(self.pasted.data, 0, len(self.pasted.data))
+        found: dict[int, tuple[float, tuple[int, int]]] = {}
+        for number, segment, place in islice(self.matcher.index.beginnings(whole.key), LISTED):
+            keys = self.matcher.index.group(number).keys[segment:]
+            said = begun(whole.key[place : place + LONGEST], keys)
+            start = whole.offset(place)
+            if said < ENOUGH or (not segment and not context.head(self.pasted, start).starts):
+                continue
+            better = (match for match in known if match.span[0] <= start < match.span[1])
+            if any(self._weights.get(match.record_id, 0) + LONGER > said for match in better):
+                continue
+            raised = raised_before(self.raised, start + 1)
+            if raised is not None and start <= raised.end and self._is_own(raised):
+                continue
+            score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, (said - SOME) / (2 * ENOUGH))
+            if score > found.get(number, (0.0, None))[0]:
+                found[number] = score, (start, self.pasted.line_end(start))
+        return found
 
     def is_open(self, found: Sequence[Match]) -> bool:
         """Whether a longer template than those found may be meant: nothing was, or of a short text a part."""

@@ -10,7 +10,7 @@ from catalog.match.clean import PIECE, SMALL, Chunk, Pasted, clean, key, without
 
 
 def _whole(text: str | bytes) -> Pasted:
-    return Pasted(text, lambda _: lambda _: True)
+    return Pasted(text, lambda _: True)
 
 
 def _shown(text: str | bytes) -> str:
@@ -104,7 +104,7 @@ def test_of_a_long_text_only_promising_pieces_are_examined(line: str) -> None:
     text = line * (3 * SMALL // len(line))
     place = len(text) // 2
     text = f"{text[:place]}HERE{text[place:]}"
-    pasted = Pasted(text, lambda _: lambda data: b"HERE" in data)
+    pasted = Pasted(text, lambda data: b"HERE" in data)
     assert any(begin <= place and place + 4 <= stop for begin, stop in pasted.regions)
     assert sum(stop - begin for begin, stop in pasted.regions) < 6 * PIECE
     assert len(pasted.data) == len(text)
