@@ -19,6 +19,7 @@ import random
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -115,6 +116,10 @@ def accuracy(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]
             if name == "as raised":
                 captured += (read_right(each, match) for match in matches if is_of(each, match))
         yield f"{name}: first / among 3 of {len(ranks)}", tops(ranks), tops(rivals)
+        if name.startswith("cut"):
+            pairs = zip(pasted, ranks, strict=True)
+            less = [rank for (each, text), rank in pairs if len(text) < len(each.message)]
+            yield f"those that lost something, {len(less)}", tops(less), ""
     yield f"captures equal to a full match of the regex, of {len(captured)}", share(captured), ""
 
 
@@ -165,22 +170,51 @@ def speed(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]:
     yield "false matches in it", f"{false}", f"{wrong} in {len(few)} lines"
     taken = seconds(lambda: matcher.match(errors))
     yield "log of 16 MiB, an error in 1,000 lines, MB/s", f"{len(errors) / 1e6 / taken:.0f}", ""
-    for name, text in hostile([each.message for each in drawn]).items():
+    long = max((each.message[:60] for each in drawn), key=len)
+    for name, text in hostile(long).items():
         yield f"{name}, s (at most 0.2)", f"{seconds(partial(matcher.match, text)):.2f}", ""
+    for name, flood in floods(long).items():
+        yield f"{name}, s", f"{seconds(partial(matcher.match, flood)):.2f}", ""
+    yield (
+        "peak memory of the last, over its length",
+        f"{peak(partial(matcher.match, flood), len(flood)):.1f}",
+        "",
+    )
 
 
-def hostile(messages: Sequence[str]) -> dict[str, str]:
+def hostile(message: str) -> dict[str, str]:
     """Lines of 1 MiB that cost most."""
-    whole = max((message[:60] for message in messages), key=len)
     return {
-        f"1 MiB of one {kind} repeated": text * (MIB // len(text))
+        f"a line of 1 MiB: one {kind} repeated": text * (MIB // len(text))
         for kind, text in (
-            ("literal", whole[:40]),
-            ("message", f"{whole} "),
-            ("exception", f"ValueError: {whole} "),
+            ("literal", message[:40]),
+            ("message", f"{message} "),
+            ("exception", f"ValueError: {message} "),
             ("letter", "x"),
         )
     }
+
+
+def floods(message: str) -> dict[str, str | bytes]:
+    """Texts of the size that is just accepted, or of very many lines."""
+    return {
+        "a line of 16 MiB": "x" * (16 * MIB),
+        "a line of 16 MiB, one message repeated": f"{message} " * (16 * MIB // (len(message) + 1)),
+        "16 MiB of NUL": b"\0" * (16 * MIB),
+        "16 MiB that are no UTF-8": b"\xff\xfe\x80a" * (4 * MIB),
+        "16 MiB of lines, each one an error": f"ValueError: {message}\n" * (16 * MIB // (len(message) + 13)),
+        "a million lines": "line 1 ok\n" * 1_000_000,
+    }
+
+
+def peak(function: Callable[[], object], size: int) -> float:
+    """The most Python memory held during a call, over a size."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1] / size
+    finally:
+        tracemalloc.stop()
 
 
 def real(known: Known, file: Path) -> Iterator[Row]:
@@ -236,15 +270,15 @@ def older(known: Known, file: Path, chance: random.Random) -> Iterator[Row]:
 _START = """
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from catalog.match import Matcher
 from catalog.snapshots.snapshot import Snapshot
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
-before, started = resident(), perf_counter()
+before, started = resident(), process_time()
 matcher = Matcher.of([Snapshot(Path(name)) for name in sys.argv[1:]])
 matcher.match("ValueError: a first question")
-print(perf_counter() - started, resident() - before)
+print(process_time() - started, resident() - before)
 """
 
 

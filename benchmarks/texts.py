@@ -122,8 +122,8 @@ def _wrapped(drawn: Sample, chance: random.Random) -> str:
 
 
 def cut(size: int) -> Form:
-    """A title's first characters; none of a message that is no longer."""
-    return lambda drawn, _: drawn.message[:size] if len(drawn.message) > size else None
+    """The first characters of a message, as a title has them; all of a shorter one."""
+    return lambda drawn, _: drawn.message[:size]
 
 
 def _word_changed(drawn: Sample, chance: random.Random) -> str | None:

@@ -46,7 +46,7 @@ ALIKE: Final = 1000
 """Different exceptions of one text that are compared without what differs from rank to rank."""
 GUESSED: Final = 8
 """Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
-LEAST_LIKE: Final = 0.25
+LEAST_LIKE: Final = 0.21
 LONGER: Final = 6
 """Literal characters that a guess has to have more of than what is found complete."""
 LEFT: Final = 3
