@@ -85,8 +85,6 @@ MACROS: Final = (
     Macro("DG_HOST_ASSERT"),
     Macro("DG_DEVICE_ASSERT"),
     Macro("DG_STATIC_ASSERT"),
-    Macro("CUTE_STATIC_ASSERT"),
-    Macro("CUTE_STATIC_ASSERT_V"),
     Macro("DG_HOST_UNREACHABLE", 0),
     Macro("CUTLASS_ASSERT"),
     *_said("TORCH_WARN", "TORCH_WARN_ONCE", "FLASHINFER_WARN", exception="UserWarning"),
@@ -146,7 +144,7 @@ class Macros:
     def mentioned(self) -> re.Pattern[bytes]:
         """Finds a file that has any of them, so that the others need no parsing."""
         names = "|".join(sorted((macro.name for macro in self.listed), key=len, reverse=True))
-        return re.compile(rf"\b(?:(?:{names}|{PROMISING}|static_assert)\s*[(<{{]|throw\b)".encode())
+        return re.compile(rf"\b(?:(?:{names}|{PROMISING})\s*[(<{{]|throw\b)".encode())
 
 
 def parse_macro(text: str) -> Macro:

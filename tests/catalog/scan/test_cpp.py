@@ -37,12 +37,17 @@ def found(code: str, macros: Macros | None = None) -> list[tuple[str, str]]:
         ('TLLM_CHECK_WITH_INFO(ok, "got %d of %s", n, name);', "RuntimeError", "got {n} of {name}"),
         ('PyErr_SetString(PyExc_TypeError, "no tensor");', "TypeError", "no tensor"),
         ('static_assert(kN % 16 == 0, "N must be round");', "RuntimeError", "N must be round"),
-        ('CUTE_STATIC_ASSERT_V(rank(x) == _2{}, "no matrix");', "RuntimeError", "no matrix"),
         ('LOG(FATAL) << "tab\\t" << x;', "RuntimeError", "tab\t{x}"),
     ],
 )  # fmt: skip
 def test_a_message_is_read_to_the_letter(statement: str, exception: str, message: str) -> None:
     assert found(f"void f(int n) {{\n  {statement}\n}}") == [(exception, message)]
+
+
+def test_static_assertions_of_template_libraries_are_no_sites() -> None:
+    code = b'static_assert(kN % 16 == 0, "N must be round");'
+    assert len(cpp.scan("a.cuh", code, Macros()).sites) == 1
+    assert cpp.scan("a.hpp", code, Macros()).sites == ()
 
 
 def test_what_is_no_error_is_no_site() -> None:
