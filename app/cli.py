@@ -236,6 +236,7 @@ def serve(
     import uvicorn
 
     from app.environment import ForeignKernels, address, refuse_foreign_kernels
+    from app.http.leaving import serve as serve_app
     from app.http.protocol import bounded
     from app.main import create_app
     from app.settings import SettingsError, load
@@ -255,7 +256,7 @@ def serve(
     # uvicorn raises the signal again once it has stopped: as an exit, so that temporary files are removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.OK))
     with indexing(settings.data, index_too or []):
-        uvicorn.run(
+        config = uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
@@ -266,6 +267,9 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=GRACE,
         )
+        started = serve_app(config, app)
+    if not started:
+        raise typer.Exit(Exit.UNSUPPORTED)
 
 
 @cli.command()

@@ -211,6 +211,8 @@ if __name__ == "__main__":
     configure_logging(chosen.log_format)
     try:
         serve_node(chosen, chosen.broker_url)
+    except KeyboardInterrupt:
+        sys.exit(0)  # told to leave while it started
     except CannotWork as error:
         sys.stderr.write(f"faultbook worker: {error}\n")
         sys.exit(3)

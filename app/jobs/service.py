@@ -83,6 +83,10 @@ class Jobs:
         loops = [self._carry_out_all() for _ in range(self._parallel)]
         self._loops = [asyncio.create_task(loop) for loop in (*loops, self._hold(), self._forget())]
 
+    def leave(self) -> None:
+        """End streams of events and waits soon: the service is about to stop, and waits for its requests."""
+        self._stopping = True
+
     async def stop(self) -> None:
         """Give jobs that are not done back to the store, for the next service."""
         self._stopping = True

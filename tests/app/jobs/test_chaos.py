@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from app.cli import GRACE
 from tests.app.serving import Service, killed
 
 pytestmark = [
@@ -150,3 +152,17 @@ def _gaps(service: Service, jobs: list[Asked]) -> list[float]:
         for number, (before, after) in enumerate(pairwise(ends), start=1)
         if jobs[number - 1].kind in KILLS and jobs[number].kind == "none" and number not in restarts
     ]
+
+
+def test_a_service_that_stops_does_not_wait_for_those_who_watch(service: Service) -> None:
+    job = Asked("spin", 1000)
+    answer = service.answers("POST", "/api/diagnose", job.body, Prefer="respond-async")[1]
+    with ThreadPoolExecutor(1) as threads:
+        stream = threads.submit(service.ask, "GET", f"{answer['location']}/events")
+        time.sleep(1)
+        began = time.monotonic()
+        service.process.terminate()
+        assert "event: started" in stream.result(30)[1]
+        took = time.monotonic() - began
+        assert service.process.wait(30) == 0
+    assert took < GRACE - 1
