@@ -92,6 +92,8 @@ class Check(Generic[S]):
     """Where upstream raises it, in path and line order; empty for a check of our own."""
     formerly: ClassVar[tuple[str, ...]] = ()
     """What earlier versions said in its place, templates as they wrote them, the oldest first."""
+    said_elsewhere: ClassVar[tuple[str, ...]] = ()
+    """What another library says when it stops a call for this reason, this one or any other of its calls."""
     reason: ClassVar[str]
     """Why it fails, one sentence; `{field}` names a field of the violation."""
     looks_at: ClassVar[tuple[str, ...]] = ()
@@ -406,7 +408,7 @@ def examine(stages: Stages, call: Call) -> Examination:
     outcomes = tuple(
         Outcome(check, Status.FAILED, tuple(found[check]))
         if check in found
-        else (_unreached(check) if check in unreached and check not in passed else _passed(check))
+        else _quiet(check, check in unreached and check not in passed)  # type: ignore[arg-type]
         for check in _ordered(tuple(stages))
     )
     raised = (
@@ -416,14 +418,9 @@ def examine(stages: Stages, call: Call) -> Examination:
 
 
 @cache
-def _passed(check: Any) -> Outcome:
-    """An outcome without a violation is the same for every call."""
-    return Outcome(check, Status.PASSED)
-
-
-@cache
-def _unreached(check: Any) -> Outcome:
-    return Outcome(check, Status.NOT_REACHED)
+def _quiet(check: Any, unreached: bool) -> Outcome:
+    """An outcome without a violation: the same for every call."""
+    return Outcome(check, Status.NOT_REACHED if unreached else Status.PASSED)
 
 
 @cache

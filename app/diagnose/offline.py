@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from app.diagnose.arguments import schema
+from app.diagnose.components import INDEX, MAX_INDEX
 from app.diagnose.files import diagnose_files
 from app.diagnose.questions import operation_named, parse_question
 from app.diagnose.service import Diagnoser, summaries
@@ -14,15 +15,23 @@ from app.upstream.asking import Upstream, opened
 from app.worker.pool import WorkerPool
 from catalog import current
 from catalog.store import load_catalog
-from kernels.safetensors_file.file_start import first_bytes
+from kernels.safetensors_file.file_start import FileStart, first_bytes
 
 
 async def diagnose_paths(paths: list[Path], operation: str | None) -> dict[str, Any]:
     """The answer that POST /api/diagnose/checkpoint would give for these files; only headers are read."""
     settings = load(workers=0)
-    starts = {str(path): first_bytes(path) for path in paths}
+    starts = {str(path): _start(path) for path in paths}
     answer = await diagnose_files(_diagnoser(settings, WorkerPool(settings)), starts, operation)
     return answer.model_dump(by_alias=True, mode="json")
+
+
+def _start(path: Path) -> FileStart:
+    """A file up to the end of its header, an index as a whole."""
+    if not path.name.endswith(INDEX):
+        return first_bytes(path)
+    with path.open("rb") as file:
+        return FileStart(file.read(MAX_INDEX))
 
 
 async def diagnose_body(body: bytes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from kernels.comfy_checkpoint.file_checks import FILE_CHECKS
 from kernels.comfy_checkpoint.handler_checks import FormatsUnsupported, W4a4Capability, W4a8Capability
 from kernels.comfy_checkpoint.header_checks import MARKER_TENSOR_CHECKS, MarkersConflict
 from kernels.comfy_checkpoint.int8_checks import INT8_CHECKS, MarkersCollide
+from kernels.comfy_checkpoint.layer_check import LayerCheck, of_formats
 from kernels.comfy_checkpoint.layers import Declaration, Entry, Layer, MarkerTensor, tensors_of
 from kernels.comfy_checkpoint.markers import NVFP4
 from kernels.comfy_checkpoint.metadata_checks import DECLARATION_CHECKS, MetadataEntryNotObject
@@ -55,6 +56,13 @@ LAYER_CHECKS = (
 
 layers = attrgetter("layers")
 
+
+def _each_of_format(checks: tuple[type[LayerCheck], ...]) -> Each:
+    """Checks of the layers of a file whose formats have a method, each of its own formats."""
+    premises = (*DECLARED, FormatsUnsupported)
+    return Each(layers, checks, premises=premises, select=of_formats(*checks))
+
+
 STAGES = (
     Each(
         attrgetter("parts"),
@@ -64,23 +72,19 @@ STAGES = (
     ),
     Each(attrgetter("mxfp8_layers"), (Mxfp8Incompatible,)),
     MarkersMissing,
-    Each(layers, LAYER_CHECKS, premises=DECLARED),
+    Each(layers, LAYER_CHECKS, premises=DECLARED, select=of_formats(*LAYER_CHECKS)),
     Each(layers, (MarkersCollide,), premises=DECLARED),
     FormatsUnsupported,
     W4a8Capability,
     W4a4Capability,
     BackendUnknown,
-    Each(layers, CONVROT_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
-    Each(layers, METHOD_CHECKS, premises=(*DECLARED, FormatsUnsupported)),
-    Each(
-        layers,
-        (*METHOD_USES, *BUILD_CHECKS, *SHARD_CHECKS, *APPLIED),
-        premises=(*DECLARED, FormatsUnsupported),
-    ),
+    _each_of_format(CONVROT_CHECKS),
+    _each_of_format(METHOD_CHECKS),
+    _each_of_format((*METHOD_USES, *BUILD_CHECKS, *SHARD_CHECKS, *APPLIED)),
     NotComfy,
     PackedTensorsOverlooked,
     *FILE_CHECKS,
-    Each(layers, (*BEYOND_LAYER_CHECKS, *VALUE_CHECKS), premises=(*DECLARED, FormatsUnsupported)),
+    _each_of_format((*BEYOND_LAYER_CHECKS, *VALUE_CHECKS)),
     ActivationDoesNotFit,
 )
 

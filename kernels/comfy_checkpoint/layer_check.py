@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Self
 
 from kernels.checking import Category, Check, Fix
@@ -77,6 +77,19 @@ class LayerCheck(Check[Layer]):
 
     def describe_actual(self, layer: Layer, /) -> str:
         return layer.describe(*self.shows)
+
+
+def of_formats(*checks: type[LayerCheck]) -> Callable[[Layer], tuple[type[LayerCheck], ...]]:
+    """Which of the checks are about a layer of its format: a file has thousands of layers of one."""
+    by_format: dict[str, tuple[type[LayerCheck], ...]] = {}
+    for name in {name for check in checks for name in check.of}:
+        by_format[name] = tuple(check for check in checks if name in check.of)
+
+    def select(layer: Layer) -> tuple[type[LayerCheck], ...]:
+        found = layer.format
+        return by_format.get(found, ()) if isinstance(found, str) else ()
+
+    return select
 
 
 class MarkerCheck(LayerCheck):

@@ -50,6 +50,7 @@ class HeaderTooSmall(FileCheck):
     """Eight bytes say how long the header is; a file without them says nothing at all."""
 
     message = f"{PREFIX}header too small"
+    formerly = (f"{PREFIX}HeaderTooSmall",)
     sites = at(READ, 393)
     reason = "the file has {size} bytes, and the first eight hold the header's length{kind}"
     requires = f"at least {LENGTH} bytes"
@@ -72,6 +73,7 @@ class HeaderTooLarge(FileCheck):
     """The length is capped, so that a file of another format cannot make its reader allocate without end."""
 
     message = f"{PREFIX}header too large"
+    formerly = (f"{PREFIX}HeaderTooLarge",)
     sites = at(READ, 403)
     reason = "the first eight bytes, read as a length, say {length:,}; at most 100,000,000 are taken{kind}"
     requires = f"a header of at most {MAX_HEADER:,} bytes"
@@ -95,6 +97,7 @@ class InvalidHeaderLength(FileCheck):
     """A header that ends behind the file's own end was cut off, or never was one."""
 
     message = f"{PREFIX}invalid header length"
+    formerly = (f"{PREFIX}InvalidHeaderLength",)
     sites = at(READ, 408, 413)
     reason = "the header would end at byte {end:,} and the file has {size:,}: {missing:,} are missing{kind}"
     requires = "a file at least as long as eight bytes and its header"
@@ -152,6 +155,7 @@ class HeaderNotUtf8(FileCheck):
     """JSON is text, and its encoding is fixed so that no reader has to guess."""
 
     message = f"{PREFIX}invalid UTF-8 in header: {{error}}"
+    formerly = (f"{PREFIX}InvalidHeader",)
     sites = at(READ, 415)
     reason = "byte {index} of the header is no UTF-8: … {shown} …{kind}"
     requires = "a header in UTF-8"
@@ -181,6 +185,7 @@ class JsonCheck(FileCheck):
     """A fault that the library's JSON reader reports, with the place where it noticed."""
 
     message = INVALID_JSON
+    formerly = (f"{PREFIX}InvalidHeaderDeserialization",)
     sites = at(READ, 417)
     part: ClassVar[Part]
 
@@ -285,6 +290,7 @@ class MetadataIncompleteBuffer(FileCheck):
     """The last tensor ends with the file, so that a cut file is noticed before any weight is used."""
 
     message = f"{PREFIX}incomplete metadata, file not fully covered"
+    formerly = (f"{PREFIX}MetadataIncompleteBuffer",)
     sites = at(READ, 421)
     reason = "by its header the file has {end:,} bytes, and it has {size:,}: {difference}"
     requires = "a file that ends with its last tensor"

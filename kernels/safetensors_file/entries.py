@@ -36,6 +36,7 @@ class InvalidOffset(EntryCheck):
     """Data without gaps and overlaps hides nothing, and no byte of it is read as two tensors."""
 
     message = f"{PREFIX}invalid offset for tensor `{{tensor_name}}`"
+    formerly = (f'{PREFIX}InvalidOffset("{{tensor_name}}")',)
     sites = at(VALIDATE, 637)
     reason = (
         "its data goes from byte {begin} to {end}; it must begin at {start}, where the data before it ends"
@@ -61,6 +62,7 @@ class ValidationOverflow(EntryCheck):
     """Sizes are 64-bit numbers; a product beyond them would wrap and pass for a small tensor."""
 
     message = f"{PREFIX}overflow computing buffer size from shape and/or element type"
+    formerly = (f"{PREFIX}ValidationOverflow",)
     sites = at(VALIDATE, 647, 650)
     reason = "the elements of {tensor_name!r} {shape} take more than 2^64 - 1 bits"
     requires = "a product of sizes and bits per element below 2^64"
@@ -114,6 +116,7 @@ class TensorInvalidInfo(EntryCheck):
     """Shape and type say what the place says again; where they differ, none of them is trusted."""
 
     message = f"{PREFIX}invalid shape, data type, or offset for tensor"
+    formerly = (f"{PREFIX}TensorInvalidInfo",)
     sites = at(VALIDATE, 660)
     reason = "{tensor_name!r} {dtype} {shape} takes {needed} bytes, and its data has {given}"
     requires = "data of as many bytes as the shape and the type make"
