@@ -114,12 +114,13 @@ def clean(text: str) -> bytes:
     if _ANSI_REST.search(data):
         data = _ANSI_TEXT.sub(_blank, data)
     if b"\\" in data:
-        if b"\\\\" not in data and b":\\" not in data:
+        if b"\\\\" not in data and not _has_drive(data):
             # Nothing nested and no path with a drive letter: the common case, at a copy's cost.
             for code in b"nrt\"'/":
                 char = bytes((code,))
                 data = data.replace(b"\\" + char, b"\x01" + _ESCAPED.get(char, char))
-        data = _ESCAPE.sub(_escape, data)
+        if b"\\" in data:
+            data = _ESCAPE.sub(_escape, data)
     if b"&" in data:
         data = _ENTITY.sub(_entity, data)
         for entity, char in _ENTITIES.items():
@@ -127,6 +128,16 @@ def clean(text: str) -> bytes:
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\x00\n").replace(b"\r", b"\n")
     return data
+
+
+def _has_drive(data: bytes) -> bool:
+    """Whether a path with a drive letter may be there: `C:\\`, and not the end of a word before an escape."""
+    at = data.find(b":\\")
+    while at >= 0:
+        if data[at - 1 : at].isalpha() and not data[max(0, at - 2) : at - 1].isalnum():
+            return True
+        at = data.find(b":\\", at + 2)
+    return False
 
 
 def without_prefixes(data: bytes) -> bytes:
@@ -254,6 +265,9 @@ class Pasted:
 
     def _separated(self, data: bytes) -> bytes:
         """The cleaned text with lines of processes that alternate in each region put together; `text` too."""
+        texts: list[str] = []
+        cleaned: list[bytes] = []
+        done = 0
         for start, stop in self.regions:
             if not streams.may_alternate(data, start, stop):
                 continue
@@ -271,17 +285,20 @@ class Pasted:
             order = streams.separated([streams.tag(*pair) for pair in zip(heads, lines, strict=True)])
             if order is None:
                 continue
-            self._pasted = self._pasted or self.text
-            cleaned = [data[starts[number] : starts[number] + len(lines[number])] for number in order]
-            moved = "\n".join([*(lines[number] for number in order), *last])
-            self.text = f"{self.text[:begin]}{moved}{self.text[end:]}"
-            data = b"".join((data[:begin], b"\n".join([*cleaned, *([b""] if last else [])]), data[end:]))
+            moved = [data[starts[number] : starts[number] + len(lines[number])] for number in order]
+            texts += (self.text[done:begin], "\n".join([*(lines[number] for number in order), *last]))
+            cleaned += (data[done:begin], b"\n".join([*moved, *(b"" for _ in last)]))
+            done = end
             at = begin
             for number in order:
                 self._moved.append((at, starts[number]))
                 at += len(lines[number]) + 1
             self._moved.append((end, end))
-        return data
+        if not self._moved:
+            return data
+        self._pasted = self.text
+        self.text = "".join((*texts, self.text[done:]))
+        return b"".join((*cleaned, data[done:]))
 
     def chunks(self) -> Iterator[tuple[Chunk, int]]:
         """Chunks to examine, each with the offset from which a message belongs to the next; they overlap."""

@@ -65,6 +65,7 @@ def test_line_prefixes(line: str, rest: str) -> None:
         (r'x={"msg":"a \"q\" x\ny\tz\u0027 \/"}', 'x={"msg":"a "q" x\ny\tz\' /"}'),
         (r'"{\"m\": \"a \\\"q\\\" b\\nc\"}"', '"{"m": "a "q" b\nc"}"'),
         (r'File "C:\new\test.py", line 3', r'File "C:\new\test.py", line 3'),
+        (r"Traceback (last):\n  File:\ta", "Traceback (last):\n  File:\ta"),
         ("&quot;a&#39;&lt;b&gt;&amp;&#x27;", "\"a'<b>&'"),
         ("a\r\nb\rc", "a\nb\nc"),
         (r"\u001b[31mred\x1b[0m \033[1mx^[[0m", "red x"),
