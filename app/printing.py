@@ -10,6 +10,12 @@ from rich.markup import escape
 
 from app.lookup.origins import origins, place
 
+DEFAULT = " (its default)"
+"""How a sentence on an argument that was left out ends."""
+
+MAX_NAMES = 4
+"""Names of checks in one line."""
+
 
 def show_matches(out: Console, answer: dict[str, Any]) -> None:
     """Every match with its captures, then the exceptions that have no record."""
@@ -57,11 +63,44 @@ def show_diagnosis(out: Console, answer: dict[str, Any]) -> None:
             _show_check(out, check)
     unreached = [check["id"] for check in answer["checks"] if check["status"] == "not-reached"]
     if unreached:
-        out.print(f"\nnot reached, for want of what failed: {escape(', '.join(unreached))}")
+        out.print(f"\nnot reached, for want of what failed: {escape(_folded(unreached))}")
+    for sentence in answer["advice"]:
+        out.print(f"\n[yellow]note[/yellow] {escape(sentence)}")
     for number, fix in enumerate(answer["fixes"], start=1):
         _show_fix(out, number, fix)
     if answer["verdict"] != "passed" and not answer["fixes"]:
         out.print("\nNo fix was found that makes every check pass; the records say what else can be done.")
+    for compiled in answer["compilations"] or ():
+        out.print(f"\n{escape(_compilation(compiled))}")
+    _show_assumed(out, answer["assumed"])
+
+
+def _show_assumed(out: Console, assumed: list[str]) -> None:
+    """What was not given: what was fitted in full, defaults by their names."""
+    told = [sentence for sentence in assumed if not sentence.endswith(DEFAULT)]
+    defaults = [sentence.partition(" = ")[0] for sentence in assumed if sentence.endswith(DEFAULT)]
+    if told:
+        out.print("\nassumed:")
+    for sentence in told:
+        out.print(f"  {escape(sentence)}")
+    if defaults:
+        out.print(f"left at their defaults: {escape(_folded(defaults))}")
+
+
+def _folded(names: list[str]) -> str:
+    """The first of many names, and how many more there are; `--json` has them all."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
+
+
+def _compilation(compiled: dict[str, Any]) -> str:
+    """A kernel compiled for another GPU in one sentence."""
+    subject = f"{compiled['kernel']} for {compiled['target']}"
+    if compiled["refusal"] is not None:
+        return f"{subject} does not compile: {compiled['refusal'].strip().splitlines()[-1]}"
+    fits = "fits" if compiled["fits"] else "does not fit"
+    memory = f"{compiled['sharedBytes']:,} of {compiled['sharedLimit']:,} bytes of shared memory"
+    return f"{subject} compiles and {fits}: {memory}"
 
 
 def _show_upstream(out: Console, said: dict[str, Any]) -> None:
