@@ -40,14 +40,14 @@ from catalog.snapshots.shelf import Shelf
 from catalog.snapshots.snapshot import Snapshot
 
 MIB: Final = 1 << 20
-DRAWN: Final = 1200
+DRAWN: Final = 600
 """Messages of each form."""
 TIMED: Final = 400
 """Messages that are timed, in so many rounds."""
 ROUNDS: Final = 5
-RIVALS: Final = 40
+RIVALS: Final = 15
 """Messages of each form that the obvious way is asked about, and lines of its log."""
-OLDER: Final = 1500
+OLDER: Final = 800
 
 Row = tuple[str, str, str]
 

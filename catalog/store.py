@@ -150,15 +150,22 @@ def load_catalog() -> Catalog:
 
 
 def entries(fault: Fault) -> Iterator[match.Entry]:
-    """A fault as the matcher takes it: by its wording, and by those of earlier versions at no known line."""
+    """A fault as the matcher takes it: by its wording, by those of earlier versions at no known line, and by
+    those of another library, which may be about something else.
+    """
     if fault.pythons_own:
         return
     own = entry(fault)
     yield own
+    sites = tuple(replace(site, lines=()) for site in own.sites)
     for wording in fault.check.formerly:
-        kinds = tuple(infer_kind(hole.expr, hole.format_spec) for hole in Template.parse(wording).holes)
-        sites = tuple(replace(site, lines=()) for site in own.sites)
-        yield replace(own, message=wording, hole_kinds=kinds, sites=sites)
+        yield replace(own, message=wording, hole_kinds=_kinds(wording), sites=sites)
+    for wording in fault.check.said_elsewhere:
+        yield replace(own, message=wording, hole_kinds=_kinds(wording), sites=(), hint=True)
+
+
+def _kinds(wording: str) -> tuple[str, ...]:
+    return tuple(infer_kind(hole.expr, hole.format_spec) for hole in Template.parse(wording).holes)
 
 
 def entry(fault: Fault) -> match.Entry:

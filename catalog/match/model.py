@@ -40,7 +40,8 @@ class Entry:
     `message` is upstream's template; with `launcher` the compiled launcher prints `Failed at {file}:{line}:
     ` (or its two-line form) before it; with `textless` it is a source expression, found by its site only.
     `hole_kinds` has one of `catalog.template.KINDS` per hole. A `logged` record is a line of a log, a
-    `quiet` one below error level: true, and no match. `versions` are those of a scanned package that raise
+    `quiet` one below error level: true, and no match; a `hint` is what another library says about this and
+    other things: possible, and no match. `versions` are those of a scanned package that raise
     it; `cut` is the template where parsing the message again would not do."""
 
     record_id: str
@@ -54,6 +55,7 @@ class Entry:
     textless: bool = False
     quiet: bool = False
     logged: bool = False
+    hint: bool = False
     versions: tuple[str, ...] = ()
     cut: Template | None = None
 

@@ -139,7 +139,10 @@ def judge(
         score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, max(0.0, strength - SOME) / ENOUGH)
     else:
         score = POSSIBLE * 0.9 * min(1.0, max(0.0, strength) / ENOUGH)
-    if entry.quiet or (entry.logged and reports):
+    if entry.hint:
+        score = min(score, QUIET)
+        evidence.append("another library's words, which may be about another call")
+    elif entry.quiet or (entry.logged and reports):
         score = min(score, QUIET)
         evidence.append("a log line below error level" if entry.quiet else "a log line about another error")
     return Verdict(score, found[0] if found else _only(entry.sites), tuple(evidence))

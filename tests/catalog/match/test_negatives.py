@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalog.match import MATCH, POSSIBLE, Entry, Matcher, Site
+from catalog.store import entries, load_catalog
 from tests.catalog.match.conftest import entry
 
 SCALES = "3018da578aab5d5a"
@@ -188,3 +189,25 @@ def test_a_limit_cuts_the_list_and_says_so(matcher: Matcher) -> None:
     assert len(matcher.match(text, limit=1).matches) == 1
     assert matcher.match(text, limit=1).truncated
     assert not matcher.match(text, limit=2).truncated
+
+
+def test_another_library_s_words_are_a_hint_and_behind_its_own_record() -> None:
+    """Triton refuses FP8 for any kernel: that it is the one of a curated record is not said by the text."""
+    text = (
+        'ValueError("type fp8e4nv not supported in this architecture. The supported fp8 dtypes are '
+        "('fp8e4b15', 'fp8e5')\")"
+    )
+    curated = [found for record in load_catalog().records for found in entries(record.fault)]
+    alone = Matcher(curated).match(text)
+    assert not alone.has_match
+    best = alone.matches[0]
+    assert best.record_id == next(
+        record.record.id for record in load_catalog().records if record.fault.check.id() == "fp8_not_compiled"
+    )
+    assert POSSIBLE <= best.score < MATCH
+    assert [capture.value for capture in best.captures] == ["fp8e4nv", "('fp8e4b15', 'fp8e5')"]
+    words = next(found for found in curated if found.hint).message
+    own = entry("triton's", words, Site("triton/language/core.py", "f", (3,), "ValueError"), curated=False)
+    both = Matcher([*curated, own]).match(text)
+    assert [match.record_id for match in both.matches[:2]] == ["triton's", best.record_id]
+    assert both.root_cause == 0
