@@ -163,5 +163,5 @@ def _spoken_by(operation: Operation, examination: Examination, answer: Answer) -
 def _pattern(message: str) -> re.Pattern[str]:
     from kernels.message import Hole, parse
 
-    parts = (".{0,500}?" if isinstance(part, Hole) else re.escape(part) for part in parse(message))
+    parts = (".{0,20000}?" if isinstance(part, Hole) else re.escape(part) for part in parse(message))
     return re.compile("".join(parts) + r"\Z", re.DOTALL)

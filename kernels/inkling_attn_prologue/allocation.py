@@ -47,6 +47,8 @@ class WidthIsNotASize(Widths):
             value: object = getattr(call, name)
             if not isinstance(value, int):
                 yield cls(type(value).__name__, name)
+            elif name == "dq" and not 0 <= value < INT64:
+                return  # allocated first, dq is what torch refuses first
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
         same = {name: whole(getattr(call, name)) for name in WIDTHS}
@@ -84,8 +86,12 @@ class WidthTooLarge(PythonError):
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         for name in WIDTHS:
             value = getattr(call, name)
+            if not isinstance(value, int):
+                continue  # dq speaks first, see WidthIsNotASize
             if not -INT64 <= value < INT64:
                 yield cls("…", name, value)
+            elif name == "dq" and value < 0:
+                return
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
         held = {"dq": call.k_off - call.q_off, "dkv": call.v_off - call.k_off}[self.argument]

@@ -207,10 +207,21 @@ class CountIsNotANumber(Counts):
         for name, value in _counts(call):
             if not isinstance(value, (int, float, str)):
                 yield cls(type(value).__name__, name)
+            elif isinstance(value, str) and not is_numeral(value):
+                return  # converted before what follows it
 
     @classmethod
     def example(cls) -> PrologueCall:
         return cls.valid.replace(k_off=None)
+
+
+def is_numeral(text: str) -> bool:
+    """Whether int() takes the text."""
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -227,11 +238,8 @@ class CountIsNotANumeral(Counts):
     @classmethod
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         for name, value in _counts(call):
-            if isinstance(value, str):
-                try:
-                    int(value)
-                except ValueError:
-                    yield cls(value, name)
+            if isinstance(value, str) and not is_numeral(value):
+                yield cls(value, name)
 
     @classmethod
     def example(cls) -> PrologueCall:

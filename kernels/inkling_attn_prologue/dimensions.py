@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from kernels.checking import Fix, aside
-from kernels.inkling_attn_prologue.derived import owners, taps, tokens, tracks, width
+from kernels.inkling_attn_prologue.derived import owners, taps, tokens, tracks, updates, width
 from kernels.inkling_attn_prologue.python_errors import PythonError, QkvrHasNoRows
 from kernels.inkling_attn_prologue.signature import ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import Shape, TensorSpec
@@ -196,7 +196,7 @@ class TrackDimensions(TooFewDimensions):
 
     @classmethod
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        if tracks(call) and (tokens(call) or not isinstance(call, ExtendCall)):
+        if tracks(call) and (not isinstance(call, ExtendCall) or updates(call)):
             yield from super().find(call)
 
     @classmethod

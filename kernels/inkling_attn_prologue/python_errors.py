@@ -86,6 +86,8 @@ class WidthIsNotANumber(Widths):
             width: object = getattr(call, name)
             if not isinstance(width, (int, float, str)):
                 yield cls(type(width).__name__, name)
+            elif name == "dq" and not isinstance(width, str) and width % HEAD:
+                return  # upstream's `or` looks no further
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -108,6 +110,8 @@ class WidthIsText(Widths):
                 width: object = getattr(call, name)
                 if isinstance(width, str):
                     yield cls(name, width)
+                elif name == "dq" and isinstance(width, (int, float)) and width % HEAD:
+                    return  # upstream's `or` looks no further
 
     @classmethod
     def example(cls) -> PrologueCall:

@@ -317,6 +317,56 @@ class TooLargeForOneLaunch(Hazard):
         )
 
 
+@dataclass(frozen=True)
+class SortedLayoutMisread(Hazard):
+    """The kernel gets the addresses of the ids and of the count, and takes them for dense ones of its GPU."""
+
+    message = "{argument} is {got}, where the kernel reads {wanted}"
+    reason = (
+        "{argument} is {got}; its address is passed on as it is, and the kernel reads {wanted} there: "
+        "memory of something else, or none that the GPU can reach"
+    )
+    looks_at = ("sorted_token_ids", "num_tokens_post_padded", "input.device")
+    requires = "sorted_token_ids dense and num_tokens_post_padded of one element, on the input's device"
+    category = "layout"
+    argument: str
+    got: str
+    wanted: str
+
+    @classmethod
+    def find(cls, call: QuantCall, /) -> Iterator[Self]:
+        if call.sorted_token_ids is None:
+            return
+        for name in ("sorted_token_ids", "num_tokens_post_padded"):
+            tensor = getattr(call, name)
+            if tensor is None:
+                continue
+            if tensor.device_index != call.input.device_index:
+                yield cls(name, f"on {tensor.device_index}", f"memory of {call.input.device_index}")
+            if name == "sorted_token_ids" and not tensor.is_contiguous:
+                yield cls(name, f"laid out with strides {tensor.strides}", "one id behind the other")
+            elif name != "sorted_token_ids" and not tensor.numel:
+                yield cls(name, "empty", "one number")
+
+    def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
+        mended = call
+        for name in ("sorted_token_ids", "num_tokens_post_padded"):
+            tensor = getattr(call, name)
+            if tensor is not None:
+                shape = tensor.shape if tensor.numel else (1,)
+                whole = TensorSpec(shape, tensor.dtype, device=call.input.device, values=tensor.values)
+                mended = mended.replace(**{name: whole})
+        yield Fix("Copy both to the input's device, dense", mended, safe=True, note="a copy of the ids")
+
+    @classmethod
+    def example(cls) -> QuantCall:
+        return VALID.replace(
+            sorted_token_ids=TensorSpec((4,), DType.I32, device="cpu"),
+            num_tokens_post_padded=TensorSpec((1,), DType.I32),
+            num_valid_tokens=4,
+        )
+
+
 def _places(tensor: TensorSpec, name: str, dim: int) -> tuple[Places, ...]:
     """Where one dimension's items start, and every expert's."""
     item = Places(name, tensor.shape[dim], tensor.strides[dim])
@@ -332,4 +382,4 @@ def _column_major(call: QuantCall) -> QuantCall:
 
 ON_CODES = (CodesUnaligned, CodesOverlap, TooLargeForOneLaunch)
 ON_SCALES = (ScalesOverlap, LayoutRequestIgnored, ColumnStrideNotForTma, PackedScalesBeforeBlackwell)
-ON_ARGUMENTS = (ExpectedRowsIgnored,)
+ON_ARGUMENTS = (ExpectedRowsIgnored, SortedLayoutMisread)

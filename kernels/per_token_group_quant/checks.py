@@ -103,7 +103,8 @@ class GroupSizeIsNotANumber(QuantCheck):
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        if call.output_q is None and call.output_s is None and not isinstance(call.group_size, (int, float)):
+        known = isinstance(call.group_size, (int, float)) or not call.input.ndim
+        if allocates(call) and not known:
             yield cls(type(call.group_size).__name__)
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
@@ -128,7 +129,7 @@ class AllocationDividesByZero(QuantCheck):
 
     @classmethod
     def find(cls, call: QuantCall, /) -> Iterator[Self]:
-        if call.output_q is None and call.output_s is None and call.group_size == 0:
+        if allocates(call) and call.input.ndim and call.group_size == 0:
             yield cls()
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:

@@ -20,6 +20,9 @@ INDEX_LISTS = ("kv_indices", "kv_indptr")
 DENSE = (*INDEX_LISTS, "attn_sink")
 """Arguments of which the kernels get the address alone."""
 
+OF_AMD = (DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
+"""Types that Triton compiles for AMD's GPUs alone."""
+
 UNKNOWN_TO_TRITON = (DType.F8_E8M0, DType.C64, DType.C128, DType.F4, DType.F6_E2M3, DType.F6_E3M2)
 
 
@@ -244,7 +247,8 @@ class SinkTypeUnknown(Hazard):
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        if call.attn_sink.dtype in UNKNOWN_TO_TRITON:
+        nvidia = call.target is None or call.target.capability is not None
+        if call.attn_sink.dtype in UNKNOWN_TO_TRITON or (nvidia and call.attn_sink.dtype in OF_AMD):
             yield cls(call.attn_sink.dtype)
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:

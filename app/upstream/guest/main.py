@@ -56,6 +56,7 @@ NO_DRIVER = (
     "nvcc not found",
     "Could not find nvcc",
     "Could not find CUDA installation",
+    "invalid device ordinal",
 )
 """In the words of torch, Triton and tvm-ffi: there is no GPU, driver or compiler here."""
 
@@ -236,7 +237,8 @@ def _summary(tensor: torch.Tensor) -> dict[str, Any]:
 def _kept(value: Any) -> Any:
     """What was returned, with every tensor's elements as bytes in base64."""
     if isinstance(value, torch.Tensor):
-        data = value.detach().contiguous().cpu().view(torch.uint8).numpy().tobytes()
+        dense = torch.empty(value.shape, dtype=value.dtype)
+        data = dense.copy_(value).reshape(-1).view(torch.uint8).numpy().tobytes()
         encoded = base64.b64encode(data).decode()
         return {"shape": list(value.shape), "dtype": str(value.dtype)[6:], "data": encoded}
     return [_kept(each) for each in value] if isinstance(value, (tuple, list)) else None
