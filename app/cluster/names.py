@@ -10,8 +10,16 @@ TASK = f"{PREFIX}.run"
 NODES = f"{PREFIX}:node:"
 """+ node: who its worker is, as long as it is alive."""
 
+SEEN = f"{PREFIX}:seen"
+"""Sorted set of nodes, `queue:name`, by the time of Redis at which they were last seen. Services look here
+every second: keys are many, and to look through them all takes Redis long.
+"""
+
 KINDS = f"{PREFIX}:kinds"
-"""Queue → who its workers were when one was last seen: a queue whose hosts are all down is known still."""
+"""Hash: queue → who its workers are."""
+
+KNOWN = 3600
+"""Seconds for which a queue is known after its last node was seen: its hosts may be starting again."""
 
 BEAT = 2.0
 """Seconds between a node's signs of life."""

@@ -103,13 +103,15 @@ class Node:
 
     def _beat(self, queue: str, worker: Worker) -> None:
         """Say every BEAT seconds that this host is there; it counts as gone ALIVE seconds after the last."""
-        key, text = f"{names.NODES}{queue}:{self.name}", worker_json(worker)
+        node, text = f"{queue}:{self.name}", worker_json(worker)
         while True:
             try:
-                self._redis.set(key, text, ex=names.ALIVE)
+                self._redis.set(names.NODES + node, text, ex=names.ALIVE)
                 self._redis.hset(names.KINDS, queue, text)
+                self._redis.zadd(names.SEEN, {node: _now(self._redis)})
                 if self._leaving.wait(names.BEAT):
-                    self._redis.delete(key)
+                    self._redis.delete(names.NODES + node)
+                    self._redis.zadd(names.SEEN, {node: _now(self._redis) - names.ALIVE})
                     return
             except RedisError as error:
                 log.error("the broker cannot be reached: %s", error)
@@ -165,7 +167,7 @@ class Node:
                 return call(*args, **options)
             except RedisError as error:
                 log.error("the broker cannot be reached: %s", error)
-                if state.should_stop or state.should_terminate:
+                if _is_leaving():
                     raise Reject("this host leaves", requeue=True) from None
                 time.sleep(names.BEAT / 2)
 
@@ -180,7 +182,7 @@ class Node:
             try:
                 return running.result(GLANCE)
             except FutureTimeout:
-                if state.should_stop or state.should_terminate:
+                if _is_leaving():
                     running.cancel()
                     self._lasting(self._redis.hincrby, names.holder_key(run), "deliveries", -1)
                     raise Reject("this host leaves", requeue=True) from None
@@ -195,6 +197,19 @@ class Node:
             return bool(self._redis.exists(names.cancel_key(run)))
         except RedisError:
             return False  # the run goes on while the broker is away
+
+
+def _now(redis: Any) -> float:
+    """The time of Redis, which all hosts share, seconds."""
+    seconds, microseconds = redis.time()
+    return float(seconds + microseconds / 1e6)
+
+
+def _is_leaving() -> bool:
+    """Whether a signal has ended this host's work; Celery keeps the exit code there, which may be 0."""
+    return any(
+        value is not None and value is not False for value in (state.should_stop, state.should_terminate)
+    )
 
 
 def serve_node(settings: Settings, url: str) -> None:

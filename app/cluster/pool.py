@@ -14,7 +14,18 @@ from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
 from app.cluster.broker import connect, make_celery, visibility
-from app.cluster.names import BEAT, KINDS, NODES, OUTCOME_KEPT, TASK, cancel_key, outcome_key, queue_key
+from app.cluster.names import (
+    ALIVE,
+    BEAT,
+    KINDS,
+    KNOWN,
+    OUTCOME_KEPT,
+    SEEN,
+    TASK,
+    cancel_key,
+    outcome_key,
+    queue_key,
+)
 from app.cluster.wire import job_json, queue_of, read_outcome, read_worker
 from app.settings import Settings
 from app.worker.messages import Job, Outcome, Worker
@@ -61,13 +72,16 @@ class ClusterPool:
 
     @property
     def exists(self) -> bool:
-        """Whether a host has ever joined."""
-        return bool(self._kinds)
+        """Whether a host is there, or was not long ago; or nobody can say, while the broker is away."""
+        return bool(self._kinds or self.failure)
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """One of each architecture, GPUs first."""
-        return [self._kinds[queue] for queue in sorted(self._kinds, key=_rank)]
+        """One of each architecture: those that are there before those that were, GPUs first."""
+        return [
+            self._kinds[queue]
+            for queue in sorted(self._kinds, key=lambda queue: (queue not in self._alive, *_rank(queue)))
+        ]
 
     @property
     def alive(self) -> dict[str, int]:
@@ -123,6 +137,8 @@ class ClusterPool:
 
     async def _admit(self, queue: str) -> None:
         hosts = self._alive.get(queue, 0)
+        if self.failure:
+            raise PoolBusy(self.failure)
         if not hosts:
             raise PoolBusy(f"no host of {queue} is there now")
         try:
@@ -171,12 +187,19 @@ class ClusterPool:
             await asyncio.sleep(BEAT / 2)
 
     def _present(self) -> tuple[dict[str, Worker], dict[str, int]]:
-        stored: Any = self._redis.hgetall(KINDS)
+        now: Any = self._redis.time()
+        seen: Any = self._redis.zrange(SEEN, now[0] - KNOWN, "+inf", byscore=True, withscores=True)
         alive: dict[str, int] = {}
-        for key in self._redis.scan_iter(NODES + "*", count=1000):
-            queue = str(key).removeprefix(NODES).partition(":")[0]
-            alive[queue] = alive.get(queue, 0) + 1
-        return {queue: read_worker(text) for queue, text in stored.items()}, alive
+        queues = set()
+        for node, at in seen:
+            queue = str(node).partition(":")[0]
+            queues.add(queue)
+            if at > now[0] - ALIVE:
+                alive[queue] = alive.get(queue, 0) + 1
+        texts: Any = self._redis.hgetall(KINDS)
+        if seen and seen[0][1] < now[0] - KNOWN / 2:
+            self._redis.zremrangebyscore(SEEN, "-inf", now[0] - KNOWN)
+        return {queue: read_worker(text) for queue, text in texts.items() if queue in queues}, alive
 
     async def _collect(self) -> None:
         """Hand outcomes to whoever waits for them."""
@@ -194,12 +217,19 @@ class ClusterPool:
             for run, text in zip(runs, found, strict=True):
                 answer = self._waiting.get(run)
                 if text is not None and answer is not None and not answer.done():
-                    answer.set_result(read_outcome(text))
+                    answer.set_result(_readable(text))
 
     def _failed(self, error: Exception) -> None:
         if not self.failure:
             log.error("the broker cannot be reached: %s", error)
         self.failure = "the broker cannot be reached"
+
+
+def _readable(text: str) -> Outcome:
+    try:
+        return read_outcome(text)
+    except ValueError as error:
+        return Outcome("unsupported", detail=f"the host's version tells of the run otherwise: {error}"[:500])
 
 
 def _kind(worker: Worker) -> str:

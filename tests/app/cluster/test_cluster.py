@@ -157,6 +157,9 @@ def test_a_host_that_leaves_gives_its_run_to_another(cluster: Cluster) -> None:
         host.process.terminate()
     assert [host.process.wait(30) for host in cluster.hosts] == [0, 0]
     cluster.until_there(0)
+    # Given back, not finished: it could have gone on for LIMIT seconds.
+    assert cluster.redis.client.llen("faultbook.cpu") >= 1
+    assert cluster.redis.client.zcard("unacked_index") == 0
     status, _ = service.ask("POST", "/api/diagnose", body("none", 52))
     assert status == 503
     for host in cluster.hosts:

@@ -1,0 +1,181 @@
+"""Which host's worker a call is for, and what is said where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from app.cluster import names, pool
+from app.cluster.node import _now
+from app.cluster.pool import ClusterPool
+from app.cluster.wire import outcome_json, queue_of, worker_json
+from app.settings import Settings
+from app.worker.messages import Device, Environment, Job, Outcome, Worker
+from app.worker.pool import PoolBusy
+from kernels.per_token_group_quant.signature import VALID
+from kernels.target import Target
+from tests.app.redis_server import RedisServer, server
+
+CPU, H200, B200, MI300 = (
+    Worker(Device(name, capability, False), Environment("2.11", "3.6"))
+    for name, capability in (("cpu", None), ("H200", "9.0"), ("B200", "10.0"), ("MI300X", "gfx942"))
+)
+JOB = Job("per_token_group_quant", VALID)
+
+Body = Callable[[ClusterPool], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    if server() is None:
+        pytest.skip("no redis-server on this host")
+    made = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield made
+    made.client.close()
+    made.stop()
+
+
+@pytest.fixture(autouse=True)
+def empty(redis: RedisServer) -> None:
+    redis.client.flushall()
+
+
+def join(redis: RedisServer, *workers: Worker, ago: float = 0.0) -> None:
+    """Let hosts of these workers be seen so many seconds ago."""
+    for worker in workers:
+        queue = queue_of(worker)
+        redis.client.hset(names.KINDS, queue, worker_json(worker))
+        redis.client.zadd(names.SEEN, {f"{queue}:{worker.device.name}": _now(redis.client) - ago})
+
+
+def within(redis: RedisServer, body: Body) -> Any:
+    """What `body` returns of a started pool."""
+
+    async def go() -> Any:
+        made = ClusterPool(Settings(run_timeout=5), redis.url)
+        made.start()
+        try:
+            await made.introduced()
+            return await body(made)
+        finally:
+            await made.stop()
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "chosen"),
+    [
+        ("auto", None, B200),
+        ("cuda", None, B200),
+        ("cpu", None, CPU),
+        ("auto", "sm90", H200),
+        ("auto", "sm90a", H200),
+        ("auto", "gfx942", MI300),
+        ("auto", "sm120", B200),
+    ],
+)
+def test_a_call_goes_to_its_architecture(
+    redis: RedisServer, device: str, target: str | None, chosen: Worker
+) -> None:
+    join(redis, CPU, H200, B200, MI300)
+
+    async def body(made: ClusterPool) -> Worker | None:
+        return made.choose(device, None if target is None else Target.parse(target))
+
+    assert within(redis, body) == chosen
+
+
+def test_a_host_that_is_there_comes_before_one_that_was(redis: RedisServer) -> None:
+    join(redis, CPU)
+    join(redis, H200, ago=60)
+    join(redis, B200, ago=2 * names.KNOWN)
+
+    async def body(made: ClusterPool) -> tuple[list[Worker], Worker | None, dict[str, int]]:
+        return list(made.workers), made.choose("auto", None), made.alive
+
+    assert within(redis, body) == ([CPU, H200], CPU, {"cpu": 1})
+
+
+def test_without_any_host_there_is_none(redis: RedisServer) -> None:
+    async def body(made: ClusterPool) -> bool:
+        with pytest.raises(PoolBusy, match="no worker has joined"):
+            await made.run(JOB, made.choose("auto", None))
+        return made.exists
+
+    assert within(redis, body) is False
+
+
+def test_a_host_that_is_away_and_a_full_queue_are_busy(redis: RedisServer) -> None:
+    join(redis, H200, ago=60)
+
+    async def away(made: ClusterPool) -> None:
+        with pytest.raises(PoolBusy, match="no host of sm90"):
+            await made.run(JOB, H200)
+
+    within(redis, away)
+    join(redis, H200)
+    redis.client.rpush(names.queue_key("sm90"), *range(8))
+
+    async def full(made: ClusterPool) -> None:
+        with pytest.raises(PoolBusy, match="every worker of sm90 is busy"):
+            await made.run(JOB, H200)
+
+    within(redis, full)
+
+
+def test_hosts_that_vanish_are_told_to_whoever_waits(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "BEAT", 0.2)
+    monkeypatch.setattr(pool, "MISSED", 0.5)
+    join(redis, H200)
+
+    async def body(made: ClusterPool) -> None:
+        running = asyncio.create_task(made.run(JOB, H200))
+        await asyncio.sleep(0.3)
+        redis.client.delete(names.SEEN)
+        with pytest.raises(PoolBusy, match="the hosts of sm90 are gone"):
+            await running
+
+    within(redis, body)
+    assert redis.client.keys(names.cancel_key("*"))
+
+
+def test_an_outcome_of_another_version_is_no_silence(redis: RedisServer) -> None:
+    join(redis, H200)
+
+    async def answered(text: str) -> Outcome:
+        made = ClusterPool(Settings(run_timeout=5), redis.url)
+        made.start()
+        await made.introduced()
+        running = asyncio.create_task(made.run(JOB, H200))
+        await asyncio.sleep(0.2)
+        redis.client.set(names.outcome_key(next(iter(made._waiting))), text)
+        try:
+            return await running
+        finally:
+            await made.stop()
+
+    assert asyncio.run(answered(outcome_json(Outcome("crashed")))).ending == "crashed"
+    told = asyncio.run(answered('{"ending": "of tomorrow"}'))
+    assert told.ending == "unsupported"
+    assert "version" in told.detail
+
+
+def test_a_broker_that_is_away_is_said() -> None:
+    async def go() -> bool:
+        made = ClusterPool(Settings(), "redis://127.0.0.1:1/0")
+        made.start()
+        await made.introduced()
+        with pytest.raises(PoolBusy, match="cannot be reached"):
+            await made.run(JOB, H200)
+        with pytest.raises(PoolBusy, match="cannot be reached"):
+            await made.run(JOB, made.choose("auto", None))
+        await made.stop()
+        return made.exists
+
+    assert asyncio.run(go()), "a run is refused for now, not for good"
