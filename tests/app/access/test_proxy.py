@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -39,22 +40,29 @@ def test_whoever_is_not_trusted_cannot_be_somebody_else_each_time() -> None:
 
 
 def test_what_is_set_reaches_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: given.update(options))
+    given: list[uvicorn.Config] = []
+
+    def serve(config: uvicorn.Config, app: object) -> bool:
+        given.append(config)
+        return True
+
+    monkeypatch.setattr("app.http.leaving.serve", serve)
     monkeypatch.setenv("FAULTBOOK_DATA", str(tmp_path))
     monkeypatch.setenv("FAULTBOOK_FORWARDED_ALLOW_IPS", "10.1.0.0/16")
     monkeypatch.setenv("FAULTBOOK_MAX_HEADER_BYTES", "1000")
     assert CliRunner().invoke(cli, ["serve", "--port", "0"]).exit_code == 0
-    assert given["forwarded_allow_ips"] == "10.1.0.0/16"
-    assert issubclass(given["http"], BoundedHttp)
-    assert given["http"].most_bytes == 1000 + 64 * 1024
-    assert given["server_header"] is False
+    (config,) = given
+    assert config.forwarded_allow_ips == "10.1.0.0/16"
+    assert isinstance(config.http, type)
+    assert issubclass(config.http, BoundedHttp)
+    assert config.http.most_bytes == 1000 + 64 * 1024
+    assert config.server_header is False
 
 
 def test_a_file_of_keys_that_is_wrong_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("uvicorn.run", lambda app, **options: pytest.fail("it started"))
+    monkeypatch.setattr("app.http.leaving.serve", lambda *_: pytest.fail("it started"))
     monkeypatch.setenv("FAULTBOOK_DATA", str(tmp_path))
     file = tmp_path / "keys"
     file.write_text(f"a:read:sha256-{digest_of(new_key())}\nhunter2\n", "utf-8")
