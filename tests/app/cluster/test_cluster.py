@@ -18,7 +18,7 @@ LIMIT = 4.0
 """Seconds of a run."""
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(server() is None, reason="no redis-server on this host"),
     pytest.mark.skipif(sys.platform != "linux", reason="finds worker processes in /proc"),
 ]
