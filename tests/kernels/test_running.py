@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.dtypes import DType
-from kernels.live import spec_of, torch_dtype
 from kernels.guarding import POISON
+from kernels.live import spec_of, torch_dtype
 from kernels.running import Tolerance, build_tensor, compare
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Zeros, seeded

@@ -108,7 +108,9 @@ def test_an_unknown_key_is_told_apart_from_none(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["", "Bearer", "Bearer ", "bearer a b", "Digest x", KEYS["admin"], "Basic ???", "Basic w6k="]
+    "value",
+    ["", "Bearer", "Bearer ", "bearer a b", "Digest x", KEYS["admin"], "Basic ???", "Basic w6k="],
+    ids=["empty", "scheme", "blank", "two words", "digest", "no scheme", "no base64", "no colon"],
 )
 def test_what_is_no_key_is_refused(client: TestClient, value: str) -> None:
     answer = client.get("/api/errors", headers={"Authorization": value})

@@ -14,9 +14,9 @@ from kernels.dtypes import DType
 from kernels.inkling_attn_prologue.op import RUNNERS
 from kernels.inkling_attn_prologue.signature import PrologueCall
 from kernels.live import stated_devices
-from kernels.running import materialise, seeded
+from kernels.running import materialise
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Zeros
+from kernels.values import Arange, Full, Listed, Ones, Randint, Zeros, seeded
 from tests.kernels.inkling_attn_prologue.calls import KINDS
 
 BUILT_LIMIT = 1 << 24

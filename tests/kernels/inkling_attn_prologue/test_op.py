@@ -11,7 +11,8 @@ import torch
 
 from kernels.inkling_attn_prologue import op
 from kernels.inkling_attn_prologue.op import RUNNERS, tolerance
-from kernels.running import compare, materialise, seeded
+from kernels.running import compare, materialise
+from kernels.values import seeded
 from tests.kernels.inkling_attn_prologue.problems import (
     BF16,
     FP8,

@@ -11,9 +11,9 @@ from kernels.inkling_attn_prologue.op import RUNNERS
 from kernels.inkling_attn_prologue.signature import PrologueCall
 from kernels.live import stated_devices
 from kernels.registry import Operation
-from kernels.running import compare, materialise, seeded
+from kernels.running import compare, materialise
 from kernels.spec import TensorSpec
-from kernels.values import Full, Listed
+from kernels.values import Full, Listed, seeded
 from tests.kernels.inkling_attn_prologue.calls import DECODE, EXTEND, VERIFY, failed, listed
 
 BF16, BOOL, F32, I32, I64 = DType.BF16, DType.BOOL, DType.F32, DType.I32, DType.I64

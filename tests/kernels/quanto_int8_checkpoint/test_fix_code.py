@@ -26,7 +26,7 @@ from kernels.quanto_int8_checkpoint.op import RUNNERS, quanto_int8_checkpoint
 from kernels.quanto_int8_checkpoint.quantization_map import MAP_KEY
 from kernels.quanto_int8_checkpoint.signature import QuantoCall
 from kernels.rendering import before_after, fix_code
-from kernels.running import seeded
+from kernels.values import seeded
 from tests.kernels.quanto_int8_checkpoint.test_checks import HAZARDS, REFUSED
 
 [OPERATION] = OPERATIONS

@@ -30,9 +30,9 @@ from kernels.quanto_int8_checkpoint.op import (
     tolerance,
 )
 from kernels.quanto_int8_checkpoint.signature import PREFIX, VALID, QuantoCall, quanto
-from kernels.running import Arguments, compare, seeded
+from kernels.running import Arguments, compare
 from kernels.spec import TensorSpec
-from kernels.values import Full, Listed, Ones, Randn, Zeros
+from kernels.values import Full, Listed, Ones, Randn, Zeros, seeded
 from tests.kernels.quanto_int8_checkpoint.files import ENTRY, GOLDEN, GOLDEN_PREFIX, P, file, layer, p
 from tests.kernels.quanto_int8_checkpoint.test_checks import REFUSED
 

@@ -10,7 +10,8 @@ from kernels.offline import SHARED_MEMORY, Variant
 from kernels.sparse_attn_v4_paged_decode.launch import join_variant, variant
 
 REFUSED = {
-    (target, "codes"): "type fp8e4nv not supported in this architecture" for target in ("sm75", "sm80", "sm86")
+    (target, "codes"): "type fp8e4nv not supported in this architecture"
+    for target in ("sm75", "sm80", "sm86")
 }
 """(target, name) → words of the compiler."""
 

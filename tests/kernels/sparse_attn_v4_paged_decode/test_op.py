@@ -15,11 +15,12 @@ from torch import Tensor
 
 from kernels.dtypes import DType
 from kernels.live import stated_devices
-from kernels.running import compare, materialise, seeded
+from kernels.running import compare, materialise
 from kernels.sparse_attn_v4_paged_decode.checks import OPERATIONS
 from kernels.sparse_attn_v4_paged_decode.op import RUNNERS, sparse_attn_v4_paged_decode
 from kernels.sparse_attn_v4_paged_decode.signature import FP8, QUANTIZED, VALID, SparseCall, fit
 from kernels.spec import TensorSpec
+from kernels.values import seeded
 from tests.kernels.sparse_attn_v4_paged_decode.problems import BF16, Problem, close, problem
 
 NAN = math.nan
