@@ -29,6 +29,9 @@ CHECKS = sorted((ROOT / "kernels").glob("*/checks.py"))
 # Found by name at run time by uvicorn, never imported by our code.
 LOADED_BY_UVICORN = {"httptools", "uvloop"}
 
+# Imported in another interpreter, the one that has the package a call is compared with.
+OF_UPSTREAM = {"sglang", "tvm_ffi"}
+
 
 def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -79,7 +82,7 @@ def third_party(package: str) -> dict[str, set[str]]:
     for path in python_files(package):
         for module in set(imported_modules(path)):
             top = module.partition(".")[0]
-            if top in sys.stdlib_module_names or top in {*PACKAGES, "tests", "benchmarks"}:
+            if top in sys.stdlib_module_names or top in {*PACKAGES, *OF_UPSTREAM, "tests", "benchmarks"}:
                 continue
             sharing = owners.get(top, [f"unknown distribution of {top}"])
             for owner in [one for one in sharing if len(set(sharing)) == 1 or holds(one, module)]:
