@@ -193,6 +193,8 @@ def test_the_broker_keeps_jobs_on_disk() -> None:
     command = " ".join(SERVICES["redis"]["command"])
     assert "--appendonly yes" in command
     assert "--maxmemory-policy noeviction" in command
+    assert "--protected-mode no" in command, "else it answers its own container alone"
+    assert "ports" not in SERVICES["redis"]
     assert SERVICES["redis"]["volumes"] == ["broker:/data"]
 
 

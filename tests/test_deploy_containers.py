@@ -293,6 +293,11 @@ def test_a_cluster_outlives_one_of_its_replicas(cluster: int) -> None:
     names = run(*PODMAN, "ps", "--format", "{{.Names}}").stdout.split()
     assert {f"{prefix}_api_1", f"{prefix}_api_2", f"{prefix}_redis_1", f"{prefix}_cluster_1"} <= set(names)
     assert ask(cluster, "/api/match", LINE)["hasMatch"]
+    inside = (*PODMAN, "exec", f"{prefix}_api_2", "faultbook", "doctor", "--json")
+    states = {
+        item["name"]: item["state"] for item in json.loads(run(*inside, check=False).stdout)["findings"]
+    }
+    assert states["broker"] == "ok", "a replica reaches Redis"
     kept = run(*PODMAN, "exec", f"{prefix}_redis_1", "redis-cli", "config", "get", "appendonly").stdout
     assert kept.split() == ["appendonly", "yes"]
     run(*PODMAN, "stop", "-t", "20", f"{prefix}_api_1")
