@@ -258,7 +258,6 @@ class Index:
             self._starts = np.concatenate([[0], np.cumsum(counts)])
         self._groups: dict[int, Group] = {}
         self._rare = self._automaton("rare", None)
-        self._heads = self._automaton("head", MAX_SHARED)
         self._weak = self._by_lead()
         self._weak_curated = {
             lead: curated
@@ -268,6 +267,11 @@ class Index:
 
     def __len__(self) -> int:
         return len(self._starts) - 1
+
+    @cached_property
+    def _heads(self) -> _Automaton:
+        """The second anchors, built for the first text of no record: half of what an index costs."""
+        return self._automaton("head", MAX_SHARED)
 
     def group(self, number: int) -> Group:
         """A group by its number."""
