@@ -56,7 +56,10 @@ class Settings(BaseSettings):
         "auto", description="Where the worker runs operations; `auto` takes the GPU where there is one."
     )
     workers: int = Field(
-        1, ge=0, le=64, description="Worker processes, each with the next GPU that is visible; 0 leaves level `run` out."
+        1,
+        ge=0,
+        le=64,
+        description="Worker processes, each with the next GPU that is visible; 0 leaves level `run` out.",
     )
     run_timeout: float = Field(
         60.0, gt=0, le=3600, allow_inf_nan=False, description="Seconds one run may take before it is killed."
