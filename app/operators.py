@@ -81,5 +81,12 @@ async def llms(request: Request) -> Response:
         for path, operations in document["paths"].items()
         for method, operation in operations.items()
     ]
-    lines += ["", "## Details", "", f"- [OpenAPI 3.1]({absolute(request, '/openapi.json')})", ""]
+    lines += [
+        "",
+        "## Details",
+        "",
+        f"- [OpenAPI 3.1]({absolute(request, '/openapi.json')})",
+        f"- Model Context Protocol, streamable HTTP: {absolute(request, '/mcp')}",
+        "",
+    ]
     return PlainTextResponse("\n".join(lines), headers={"Cache-Control": "public, max-age=60"})
