@@ -11,7 +11,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-EVERYWHERE = ("lookup", "checks", "http", "load", "sweep", "start")
+EVERYWHERE = ("lookup", "checks", "fixes", "http", "load", "sweep", "start")
 ON_GPU = ("kernels",)
 
 

@@ -81,7 +81,7 @@ def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
         if is_revisable(value) and is_revisable(getattr(fixed, name))
     ]
     if not revisions:
-        return python_call(operation.name, fixed, fill=operation.fill(fixed))
+        return _fixed_call(operation, call, fixed)
     function = operation.function or operation.name
     kept = {name for name, _ in revisions}
     changed = {edit.argument for edit in call.edits_to(fixed)} - kept
@@ -92,6 +92,21 @@ def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
     if called != invocation(function, call):
         lines = [f"from {operation.module} import {function}", "", *lines, called]
     return _with_torch("\n".join(lines))
+
+
+def _fixed_call(operation: Operation, call: Call, fixed: Call) -> str:
+    """Lines that build the passing call's arguments and make it; each that a fix changes says what was."""
+    before = {edit.argument: _before(getattr(call, edit.argument)) for edit in call.edits_to(fixed)}
+    lines = _definitions(fixed, "cuda", operation.fill(fixed))
+    told = [f"{line}  # {before.pop(name)}" if name in before else line for name, line in lines.items()]
+    told += [f"# {name}: {was}" for name, was in before.items()]
+    return _with_torch("\n".join([*told, invocation(operation.name, fixed)]))
+
+
+def _before(value: Any) -> str:
+    if value is None:
+        return "was not passed"
+    return f"was {value if isinstance(value, TensorSpec) else literal(value)}"
 
 
 def _with_torch(script: str) -> str:

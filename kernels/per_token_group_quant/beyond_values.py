@@ -207,7 +207,7 @@ class MagnitudeBeyondReciprocal(Hazard):
 
     def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
         codes, scales = call.output_q, call.output_s
-        if codes is not None and scales is not None and codes.dtype is DType.F8_E4M3FN:
+        if codes is not None and scales is not None and scales.ndim and codes.dtype is DType.F8_E4M3FN:
             shape = (*scales.shape[:-1], packed_columns(scales.shape[-1]))
             yield Fix(
                 "Use UE8M0 scales, whose multiplier is exact",

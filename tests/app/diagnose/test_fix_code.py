@@ -56,15 +56,47 @@ def test_a_files_fix_keeps_its_numbers(tmp_path: Path, monkeypatch: pytest.Monke
         assert file.get_tensor("l.weight._data").tolist() == [[1, 1]] * 3
 
 
-def test_a_calls_fix_is_the_passing_call() -> None:
-    arguments = {
-        "input": "bfloat16[16,7168]",
-        "output_q": "float8_e4m3fn[16,7168]",
-        "output_s": "int32[16,14]:stride(1,16)",
-        "group_size": 128,
-        "scale_ue8m0": False,
-    }
-    fix = first_fix(arguments, "per_token_group_quant")
-    *built, call = fix["code"].splitlines()
+QUANT = {
+    "input": "bfloat16[16,7168]",
+    "output_q": "float8_e4m3fn[16,7168]",
+    "output_s": "int32[16,14]:stride(1,16)",
+    "group_size": 128,
+    "scale_ue8m0": False,
+}
+
+
+def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
+    fix = first_fix(QUANT, "per_token_group_quant")
+    imported, _, *built, was, call = fix["code"].splitlines()
+    assert imported == "import torch"
     assert [line.partition(" = ")[0] for line in built] == ["input", "output_q", "output_s"]
-    assert call.startswith("per_token_group_quant(input, output_q, output_s")
+    assert was == "# scale_ue8m0: was False"
+    assert call == "per_token_group_quant(input, output_q, output_s, scale_ue8m0=True)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changed"),
+    [
+        (QUANT, {}),
+        ({"input": "bf16[16,4096]:stride(4100,1):offset(4)"}, {"input": (16, 4096)}),
+        ({"input": "bf16[4,3420]"}, {"input": (4, 3456)}),
+        ({"input": "bf16[4,256]", "output_q": "fp8[4,256]"}, {"output_s": (4, 2)}),
+        ({"input": "f64[4,256]"}, {"input": (4, 256)}),
+    ],
+)
+def test_the_code_runs_and_calls_with_the_arguments_of_the_fix(
+    arguments: dict[str, Any], changed: dict[str, tuple[int, ...]]
+) -> None:
+    fix = first_fix(arguments, "per_token_group_quant")
+    called: list[dict[str, Any]] = []
+
+    def function(*positional: Any, **named: Any) -> None:
+        called.append({**dict(zip(("input", "output_q", "output_s"), positional, strict=False)), **named})
+
+    exec(fix["code"].replace('"cuda"', '"cpu"'), {"per_token_group_quant": function})  # noqa: S102
+    [given] = called
+    assert set(given) == set(fix["arguments"])
+    for name, shape in changed.items():
+        assert tuple(given[name].shape) == shape
+    assert "# " in fix["code"]
+    assert {edit["argument"] for edit in fix["edits"]} >= set(changed)

@@ -12,8 +12,8 @@ from app.diagnose.advice import advice
 from app.diagnose.fixes import MAX_CHAINED, MAX_EVALUATIONS, Search, search
 from app.diagnose.questions import parse_question
 from app.diagnose.service import Question
+from benchmarks.faults import several
 from kernels.registry import operations
-from tests.app.diagnose.faults import several
 
 PACKED = {
     "input": "bf16[16,7168]",
