@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 HAZARDS = Path(__file__).parent / "worker/more"
 """On PYTHONPATH it adds the operation `hazard`, which ends its process in every way."""
 
-STARTED = 150.0
+STARTED = 300.0
 
 
 def free_port() -> int:
