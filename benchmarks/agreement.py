@@ -141,6 +141,9 @@ def _count(
     tally: Tally, operation: Operation, call: Call, examination: Examination, answer: Answer, runs: bool
 ) -> None:
     found = compare(operation, examination, answer)
+    if answer.error_class.endswith("SafetensorError") and operation.claims is not None:
+        tally.unanswered["the library opens no such file"] += 1
+        return
     if found.agrees is None:
         tally.unanswered[f"{answer.ending}: {answer.detail[:120]}"] += 1
         if answer.ending == "crashed":

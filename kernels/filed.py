@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,8 +14,19 @@ from kernels.values import Listed, Text
 LENGTH = 8
 """Bytes of a safetensors file that hold the length of its header."""
 
-BYTES = tuple(dtype.safetensors for dtype in (DType.U8, DType.I8, DType.BOOL))
-"""Types whose described elements are written: those that markers are read from."""
+CODES = {
+    DType.U8: "B",
+    DType.U16: "H",
+    DType.U32: "I",
+    DType.U64: "Q",
+    DType.I16: "h",
+    DType.I32: "i",
+    DType.I64: "q",
+    DType.F16: "e",
+    DType.F32: "f",
+    DType.F64: "d",
+}
+"""Types of which described elements are written, by struct's letters; I8 and BOOL from their values."""
 
 
 class NotAllKnown(ValueError):
@@ -54,12 +66,19 @@ def filed(name: str, checkpoint: Checkpoint) -> Filed:
 
 
 def _elements(tensor: Header) -> Iterator[bytes]:
-    if tensor.dtype not in BYTES:
-        return
     match tensor.values:
         case Text() as text:
-            yield text.encoded()[: tensor.numel]
-        case Listed() as listed:
-            codes = [int(item) & 0xFF for item in listed.flat()]
-            if codes:
-                yield bytes(codes[place % len(codes)] for place in range(tensor.numel))
+            held: list[float] = list(text.encoded()[: tensor.numel])
+        case Listed() as listed if tensor.numel:
+            given = list(listed.flat()) or [0]
+            held = [given[place % len(given)] for place in range(tensor.numel)]
+        case _:
+            return
+    dtype = DType.parse(tensor.dtype)
+    if dtype in (DType.I8, DType.U8):
+        yield bytes(int(item) & 0xFF for item in held)
+    elif dtype is DType.BOOL:
+        yield bytes(bool(item) for item in held)
+    elif dtype in CODES:
+        whole = CODES[dtype].isupper() or CODES[dtype] in "hiq"
+        yield struct.pack(f"<{len(held)}{CODES[dtype]}", *(int(x) if whole else x for x in held))

@@ -148,9 +148,11 @@ class Guest:
             return {"ending": "unavailable", "detail": f"an argument cannot be built: {_line(error)}"}
         started = time.perf_counter()
         try:
-            if self.launches:
+            given = any(isinstance(each, stated.Stated) for each in (*args, *kwargs.values()))
+            if self.launches or not (given or job.get("states")):
                 returned = function(*args, **kwargs)
-                torch.cuda.synchronize()
+                if self.launches:
+                    torch.cuda.synchronize()
             else:
                 with _stating(job["target"]):
                     returned = function(*args, **kwargs)
