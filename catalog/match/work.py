@@ -232,11 +232,15 @@ class Work:
     def named_sites(self) -> list[Match]:
         """Records of sites that print no text, each named line once."""
         places: dict[tuple[str, int], tuple[Named, Tally]] = {}
+        counted: set[tuple[str, int]] = set()
         for named in self.matcher.sites.named(self.pasted, self.raised, self.scope):
             if self.repo in (None, named.known.entry.repo):
                 self.covered.append((named.start, named.end))
                 _, tally = places.setdefault((named.known.entry.record_id, named.line), (named, Tally()))
-                tally.add(self.pasted, named.start, named.end)
+                # A record may know one place under several functions or versions.
+                if (named.known.entry.record_id, named.start) not in counted:
+                    counted.add((named.known.entry.record_id, named.start))
+                    tally.add(self.pasted, named.start, named.end)
         return [
             self._match(
                 named.known.entry,

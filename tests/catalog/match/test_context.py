@@ -186,6 +186,13 @@ def test_a_place_named_by_many_ranks_is_one_match(matcher: Matcher) -> None:
     ]
 
 
+def test_a_place_known_under_two_functions_is_counted_once() -> None:
+    sites = [Site(FILE.rpartition("site-packages/")[2], name, (506,), "RuntimeError") for name in ("a", "b")]
+    matcher = Matcher([entry("twice", "CHECK_HOST(size % 4 == 0)", *sites, textless=True)])
+    report = matcher.match(f"RuntimeError: Failed at {FILE}:506: ")
+    assert [(match.record_id, match.count) for match in report.matches] == [("twice", 1)]
+
+
 def test_an_unknown_line_of_the_file_is_only_possible(matcher: Matcher) -> None:
     report = matcher.match(f"RuntimeError: Failed at {FILE}:999: ")
     assert {match.record_id for match in report.matches} == {"divisible", "width"}
