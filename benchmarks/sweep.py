@@ -22,27 +22,37 @@ from kernels.registry import Operation, operations
 ALONE = 200
 """Points that are examined alone to tell what all would take."""
 
+THOUSANDS = {"from": 1, "to": 10_000}
+HUNDRED = {"from": 1, "to": 100}
+WIDTHS = {"from": 16, "to": 1600, "step": 16}
+
 SWEEPS: dict[str, tuple[str, dict[str, Any]]] = {
-    "group sizes": ("per_token_group_quant", {"group_size": {"from": 1, "to": 10_000}}),
+    "group sizes": ("per_token_group_quant", {"group_size": THOUSANDS}),
+    "tokens, outputs allocated": ("per_token_group_quant", {"input.shape.0": THOUSANDS}),
     "group size × width, outputs allocated": (
         "per_token_group_quant",
-        {"group_size": {"from": 1, "to": 100}, "input.shape.1": {"from": 16, "to": 1600, "step": 16}},
+        {"group_size": HUNDRED, "input.shape.1": WIDTHS},
     ),
     "both strides of output_s": (
         "per_token_group_quant",
-        {
-            "output_s.strides.0": {"from": 0, "to": 99},
-            "output_s.strides.1": {"from": 0, "to": 99},
-        },
+        {"output_s.strides.0": {"from": 0, "to": 99}, "output_s.strides.1": {"from": 0, "to": 99}},
     ),
-    "heads × width of q": (
-        "sparse_attn_v4_paged_decode",
-        {"q.shape.1": {"from": 1, "to": 100}, "q.shape.2": {"from": 16, "to": 1600, "step": 16}},
-    ),
+    "heads × width of q": ("sparse_attn_v4_paged_decode", {"q.shape.1": HUNDRED, "q.shape.2": WIDTHS}),
+    "tokens of q": ("sparse_attn_v4_paged_decode", {"q.shape.0": THOUSANDS}),
+    "slots of the pool": ("sparse_attn_v4_paged_decode", {"unified_kv.shape.0": THOUSANDS}),
     "page size × slots of k_buf": (
         "inkling_attn_prologue_decode",
-        {"page_size": {"from": 1, "to": 100}, "k_buf.shape.0": {"from": 1, "to": 100}},
+        {"page_size": HUNDRED, "k_buf.shape.0": HUNDRED},
     ),
+    "tokens of decode": ("inkling_attn_prologue_decode", {"qkvr.shape.0": THOUSANDS}),
+    "drafted tokens × tokens": (
+        "inkling_attn_prologue_verify",
+        {"draft_token_num": HUNDRED, "qkvr.shape.0": HUNDRED},
+    ),
+    "width of k and v": ("inkling_attn_prologue_extend", {"dkv": THOUSANDS}),
+    "tokens of q, attention": ("flash_attn_fwd", {"q.shape.1": THOUSANDS}),
+    "tokens of x": ("quanto_int8_checkpoint", {"x.shape.0": THOUSANDS}),
+    "ranks": ("comfy_checkpoint", {"tp_size": THOUSANDS}),
 }
 
 

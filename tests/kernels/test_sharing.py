@@ -15,7 +15,7 @@ from kernels.call import Call, argument
 from kernels.checking import Check, Severity
 from kernels.dtypes import DType
 from kernels.registry import Operation, operations
-from kernels.sharing import SharedChecks
+from kernels.sharing import SAMPLE, WARM, SharedChecks
 from kernels.spec import TensorSpec
 from kernels.values import Full
 
@@ -139,3 +139,11 @@ def test_fields_are_the_calls_own() -> None:
     shared.examine(QUANT.valid)
     shared.examine(QUANT.valid.replace(group_size=3))
     assert dataclasses.asdict(QUANT.valid) == before
+
+
+def test_many_calls_that_share_nothing_are_ruled_as_each_alone() -> None:
+    """Beyond the calls after which the quicker way is chosen, whichever that is."""
+    base = QUANT.valid.without("output_q", "output_s")
+    widths = range(8, WARM + 3 * SAMPLE)
+    calls = [base.with_tensor("input", shape=(4, width)) for width in widths]
+    same_as_alone(QUANT, calls)
