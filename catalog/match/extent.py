@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Final
 
 from catalog.match.clean import Chunk, Pasted
-from catalog.match.literals import Found
+from catalog.match.literals import Found, Group
 from catalog.match.values import VALUES
 
 MAX_LINES: Final = 8
@@ -36,6 +36,7 @@ _AFTER: Final = re.compile(
     rb"[.,]*[\x00\x01 \t]*(?:Traceback \(most recent call last\):?|\[repeated \d+x across cluster\])"
     rb"|(?:</\w{1,12}>)+\Z"
 )
+_NAMED: Final = re.compile(rb"([A-Za-z_][\w.]{1,120}):[\x00\x01 ]{1,8}")
 _CLOCK: Final = re.compile(r"\d:\d\d:\d\d")
 _AFTER_WORDS: Final = (b"Traceback (", b" across cluster]", b"</")
 REPEATED: Final = re.compile(rb"\[repeated (\d{1,6})x across cluster\]")
@@ -70,6 +71,9 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     start = spots[0][0]
     if group.leading_hole:
         start = _message_start(pasted, start)
+        if group.members[0].template.segments[1].startswith("\n"):
+            start = _message_start(pasted, pasted.line_start(start) - 1) if start else start
+        start = behind_own_class(data, start, group)
     else:
         # The first literal may be short and stand inside the value behind it, too.
         if len(spots) > 1 and (place := _at_the_start(pasted, chunk, found, start)) is not None:
@@ -150,6 +154,17 @@ def _is_behind_class(pasted: Pasted, offset: int) -> bool:
     return any(found.end() == len(before) for found in _RAISED_AT_END.finditer(before))
 
 
+def behind_own_class(data: bytes, start: int, group: Group) -> int:
+    """Where a message begins behind the class that its record is raised as, whatever that is called; else
+    `start`.
+    """
+    found = _NAMED.match(data, start)
+    if found is None:
+        return start
+    name = found[1].rpartition(b".")[2].decode("latin-1")
+    return found.end() if any(name in member.raised_as for member in group.members) else start
+
+
 def _last(
     pasted: Pasted, chunk: Chunk, found: Found, spots: list[tuple[int, int]], quote: bytes
 ) -> tuple[int, int]:
@@ -189,6 +204,10 @@ def _message_end(pasted: Pasted, found: Found, quote: bytes, start: int, offset:
     kind = member.entry.hole_kinds[-1]
     literal_break = "\n" in member.template.message
     end = _stop(pasted, quote, offset)
+    last = member.template.segments[-2]
+    for _ in range(last[len(last.rstrip()) :].count("\n")):
+        if data[end : end + 1] == b"\n" and not data[offset:end].strip(_SPACE + b"\n"):
+            end = pasted.line_end(end + 1)  # the value stands on a line of its own
     for _ in range(MAX_LINES):
         follow = pasted.line_end(end + 1)
         line = data[end + 1 : follow]

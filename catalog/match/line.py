@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from catalog.match import causes, context
 from catalog.match.clean import key, without_prefixes
 from catalog.match.context import Head
-from catalog.match.extent import Extent, typed_end
+from catalog.match.extent import Extent, behind_own_class, typed_end
 from catalog.match.literals import MOST_SIBLINGS, Found, Group, Member, Scope
 from catalog.match.model import MATCH, Match, Report
 from catalog.match.occurrences import SAYING
@@ -51,6 +51,8 @@ def look_up(matcher: Matcher, text: str, scope: Scope) -> Report | None:
     if place is None:
         return None
     group = place.group
+    if not begin and group.leading_hole and behind_own_class(data, 0, group):
+        return None
     members = group.within(scope)
     if not members or group.prints_place or not members[0].plain:
         return None

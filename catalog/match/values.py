@@ -25,7 +25,7 @@ VALUES: Final = {
     for kind, pattern in {
         "dtype": rf"(?:torch\.)?(?:{_DTYPES})(?!\w)",
         "int": r"-?\d+",
-        "float": r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|nan)",
+        "float": r"-?(?:\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|inf|nan)%?",
         "bool": r"[Tt]rue|[Ff]alse",
         "device": r"[a-z]{2,12}(?::\d{1,4})?",
         "shape": r"torch\.Size\(\[[^\[\]]*\]\)|\([^()]*\)|\[[^\[\]]*\]|-?\d+(?:(?:, ?|x|×)-?\d+)*",
@@ -106,8 +106,9 @@ def _from_pieces(pasted: Pasted, found: Extent, member: Member) -> Iterator[str]
         piece = " ".join(pasted.shown(start, end).split())
         for sign in reversed(segments[left][len(segments[left].rstrip(" \"'`")) :].strip()):
             piece = piece.removeprefix(sign).lstrip()
-        head = segments[right][: len(segments[right]) - len(segments[right].lstrip(" \"'`"))]
-        for sign in head.strip():
+        marks = " \"'`." if right == len(segments) - 1 else " \"'`"
+        head = segments[right][: len(segments[right]) - len(segments[right].lstrip(marks))]
+        for sign in reversed(head.strip()):
             piece = piece.removesuffix(sign).rstrip()
         for index in range(left + 1, right):
             separator = segments[index].strip() or " "

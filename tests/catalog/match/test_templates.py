@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from catalog.match import MATCH, Match, Matcher
+from catalog.match import MATCH, Match, Matcher, Site
 from catalog.template import Template, infer_kind
 from kernels.message import Hole, render
+from tests.catalog.match.conftest import entry
 from tests.catalog.match.upstream import RECORDS
 
 VALUES: dict[str, list[Any]] = {
@@ -216,3 +217,53 @@ def test_spans_are_places_in_the_text_as_pasted(matcher: Matcher, wrapped: bool)
         assert start == len(before)
         if not wrapped:
             assert f"{before}{message}\nafter it"[start:end] == message
+
+
+@pytest.mark.parametrize(
+    ("template", "exception", "text", "values"),
+    [
+        (
+            "{key} must be in (0, 1] or null, got {value!r}.",
+            "UpdateRejected",
+            "UpdateRejected: a must be in (0, 1] or null, got None.",
+            ["a", "None"],
+        ),
+        (
+            "{key} must be in (0, 1] or null, got {value!r}.",
+            "ValueError",
+            "Update: a must be in (0, 1] or null, got 3.",
+            ["Update: a", "3"],
+        ),
+        (
+            "Process {rank} timed out with traceback: \n\n{trace}",
+            "RuntimeError",
+            "RuntimeError: Process 7 timed out with traceback: \n\n{'a': 1}",
+            ["7", "{'a': 1}"],
+        ),
+        (
+            "{why}\nFailed to split the device into {count} groups.",
+            "RuntimeError",
+            "RuntimeError: too few SMs\nFailed to split the device into 3 groups.",
+            ["too few SMs", "3"],
+        ),
+        (
+            "Weights matched {n}/{all} ({share:.2%}); below threshold {least:.2%}.",
+            "RuntimeError",
+            "RuntimeError: Weights matched 3/4 (75.00%); below threshold 88.00%.",
+            ["3", "4", "75.00%", "88.00%"],
+        ),
+        (
+            "`lengths` must be a torch.Tensor, got {lengths!r}.",
+            "TypeError",
+            "TypeError: `lengths` must be a torch.Tensor, got 3.",
+            ["3"],
+        ),
+    ],
+)
+def test_values_are_read_where_the_template_has_them(
+    template: str, exception: str, text: str, values: list[str]
+) -> None:
+    """Behind a class of any name, on a line of their own, with the sign behind a share."""
+    known = entry("it", template, Site("a/b.py", "f", (3,), exception), curated=False)
+    [match] = Matcher([known]).match(text).matches
+    assert [capture.value for capture in match.captures] == values
