@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from catalog.faults import Fault, faults
 from catalog.prose import Prose, path_of, read, written_names
+from catalog.store import load_catalog
 from kernels.checking import Status
 from kernels.safetensors_file.checks import OPERATIONS
 from kernels.safetensors_file.file_start import FileStart
@@ -137,3 +138,29 @@ def test_a_record_says_enough(name: str) -> None:
     related = [entry.check for entry in record.related]
     assert 2 <= len(set(related)) == len(related) <= 5
     assert name not in related
+
+
+@pytest.mark.parametrize(
+    ("said", "identifier"),
+    [
+        ("HeaderTooSmall", "header_too_small"),
+        ("HeaderTooLarge", "header_too_large"),
+        ("InvalidHeaderLength", "invalid_header_length"),
+        ("InvalidHeader", "header_not_utf8"),
+        ("InvalidHeaderDeserialization", "header_not_json"),
+        ("MetadataIncompleteBuffer", "metadata_incomplete_buffer"),
+        ('InvalidOffset("lm_head.weight")', "invalid_offset"),
+        ("ValidationOverflow", "validation_overflow"),
+        ("TensorInvalidInfo", "tensor_invalid_info"),
+    ],
+)
+def test_the_names_that_earlier_versions_printed_find_the_record(said: str, identifier: str) -> None:
+    """The library once printed the names of its errors in place of sentences."""
+    catalog = load_catalog()
+    report = catalog.matcher.match(
+        f"safetensors_rust.SafetensorError: Error while deserializing header: {said}"
+    )
+    found = catalog.get(report.matches[0].record_id)
+    assert found is not None
+    assert found.fault.name == f"safetensors_file/{identifier}"
+    assert report.matches[0].score >= 0.8
