@@ -16,7 +16,10 @@ import sys
 from importlib import metadata, util
 for name in sys.argv[1:]:
     if util.find_spec(name) is not None:
-        print(name, metadata.version(name))
+        try:
+            print(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            print(name, "from a folder")
 """
 """Run by upstream's interpreter: finds modules without importing them."""
 

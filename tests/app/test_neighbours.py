@@ -90,6 +90,13 @@ def test_an_interpreter_says_what_it_has() -> None:
     assert (finding.state, finding.detail) == ("ok", f"pytest {pytest.__version__}")
 
 
+def test_a_package_of_a_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "checked_out").mkdir()
+    (tmp_path / "checked_out/__init__.py").write_text("raise RuntimeError('imported')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert upstream(sys.executable, "checked_out").detail == "checked_out from a folder"
+
+
 @pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd"])
 def test_what_is_no_interpreter_is_named(python: str) -> None:
     finding = upstream(python, "sglang")
