@@ -46,6 +46,12 @@ def key_of(text: str) -> bytes:
     return text.encode("latin-1", "replace").translate(LOWER, DROPPED)
 
 
+def solid_part(segment: str) -> tuple[int, int] | None:
+    """From the first to behind the last character of a segment that a key holds; None where it holds none."""
+    kept = [at for at, byte in enumerate(segment.encode("latin-1", "replace")) if byte not in DROPPED]
+    return (kept[0], kept[-1] + 1) if kept else None
+
+
 def infer_kind(expr: str, format_spec: str = "") -> str:
     """The kind of value a hole prints, guessed from its expression; "text" when nothing tells."""
     if format_spec.endswith(("f", "e", "g", "%")):

@@ -5,20 +5,19 @@ Everything here happens in the key domain; places are indexes into a chunk's key
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from ahocorasick_rs import BytesAhoCorasick, Implementation
 
+from catalog.match.automaton import CACHED, Automaton, Numbers
 from catalog.match.causes import is_secondary
 from catalog.match.context import PROMISING
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
-from catalog.template import DROPPED
+from catalog.template import solid_part
 
 MAX_HOLE: Final = 2048
 """Longest value inside a message, in key characters; a last hole is bounded by the end of its message."""
@@ -32,15 +31,10 @@ MOST_SIBLINGS: Final = 25
 """Other records with the same text that are named."""
 MOST_MEMBERS: Final = 100
 """Entries with one text that are looked at; generated sources repeat theirs a thousand times."""
-CACHED: Final = 20_000
-"""Groups and anchors' owners that are kept once they were met."""
 LEAST: Final = 6
 """Literal characters below which a text says nothing, whatever surrounds it."""
 _ALL: Final = -1
 _LEAD: Final = 3
-
-Numbers = Any
-"""A numpy array, or one number of one."""
 
 
 class Member:
@@ -77,7 +71,7 @@ class Member:
         self.secondary = is_secondary(self.template.message)
         self.raised_as = frozenset(site.exception.rpartition(".")[2] for site in entry.sites)
         segments = self.template.segments
-        *before, end = map(_solid, (*segments[:-1], last.rstrip(" \"'`.")))
+        *before, end = map(solid_part, (*segments[:-1], last.rstrip(" \"'`.")))
         self.behind, self.plain = 0, True
         if end is not None:
             self.plain = last[end[1] :].encode("latin-1", "replace") == self.tail
@@ -89,12 +83,6 @@ class Member:
         self.solid = sum(stop - start for start, stop in bounds)
         first = before[0] if before else end
         self.plain = self.plain and (first is None or first[0] == 0)
-
-
-def _solid(segment: str) -> tuple[int, int] | None:
-    """From the first to behind the last character of a segment that a key holds; None where it holds none."""
-    kept = [at for at, byte in enumerate(segment.encode("latin-1", "replace")) if byte not in DROPPED]
-    return (kept[0], kept[-1] + 1) if kept else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,44 +187,6 @@ class Found:
     places: list[tuple[int, int]]
 
 
-class _Automaton:
-    """Anchors and what they belong to: (group, segment, offset of the anchor in that segment).
-
-    Owners lie in flat arrays, since most are never met; `start[i]` is where anchor i's begin. `words` are
-    anchors that belong to nothing.
-    """
-
-    def __init__(
-        self,
-        anchors: Sequence[bytes],
-        start: Numbers,
-        owners: Sequence[Numbers],
-        words: Sequence[bytes] = (),
-    ) -> None:
-        self.size = len(anchors)
-        anchors = [*anchors, *words]
-        self._start = array("q", start.astype(np.int64).tobytes())
-        self._start.extend([self._start[-1]] * len(words))
-        self._owners = [array("q", part.astype(np.int64).tobytes()) for part in owners]
-        self._met: dict[int, list[tuple[int, int, int]]] = {}
-        self._automaton = (
-            BytesAhoCorasick(anchors, implementation=Implementation.ContiguousNFA) if anchors else None
-        )
-
-    def scan(self, key: bytes) -> list[tuple[int, int, int]]:
-        # Overlapping, since one anchor may lie inside another.
-        return self._automaton.find_matches_as_indexes(key, overlapping=True) if self._automaton else []
-
-    def owners(self, anchor: int) -> list[tuple[int, int, int]]:
-        if (found := self._met.get(anchor)) is None:
-            begin, end = self._start[anchor], self._start[anchor + 1]
-            found = list(zip(*(part[begin:end] for part in self._owners), strict=True))
-            if len(self._met) >= CACHED:
-                self._met = {}
-            self._met[anchor] = found
-        return found
-
-
 class Index:
     """All parts' groups and their anchors. Short texts use both anchors of a template, logs the rare one.
 
@@ -269,7 +219,7 @@ class Index:
         return len(self._starts) - 1
 
     @cached_property
-    def _heads(self) -> _Automaton:
+    def _heads(self) -> Automaton:
         """The second anchors, built for the first text of no record: half of what an index costs."""
         return self._automaton("head", MAX_SHARED)
 
@@ -319,7 +269,7 @@ class Index:
         part = int(np.searchsorted(self._first_of, at, side="right")) - 1
         return part, at - int(self._first_of[part])
 
-    def _automaton(self, kind: str, most: int | None) -> _Automaton:
+    def _automaton(self, kind: str, most: int | None) -> Automaton:
         """All parts' anchors of a kind; a group that several parts have is anchored by the first of them."""
         anchors: list[bytes] = []
         columns: list[list[Numbers]] = [[], [], []]
@@ -353,7 +303,7 @@ class Index:
             if kind == "rare"
             else []
         )
-        return _Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners, words)
+        return Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners, words)
 
     def _by_lead(self) -> dict[tuple[bool, bytes], list[int]]:
         """Groups without a long literal: by how their message begins, else by how it ends."""
@@ -404,9 +354,9 @@ class Index:
 
     def beginnings(self, key: bytes) -> Iterator[tuple[int, int, int]]:
         """Where templates' first long literals begin: (group, segment, place)."""
-        for anchor, start, _ in self._heads.scan(key):
-            for number, segment, _ in self._heads.owners(anchor):
-                yield number, segment, start
+        heads = self._heads
+        for anchor, start, _ in heads.scan(key):
+            yield from ((number, segment, start) for number, segment, _ in heads.owners(anchor))
 
     @staticmethod
     def exhausted(tried: Mapping[int, int]) -> bool:
