@@ -4,7 +4,7 @@ A pasted text goes through these modules, in this order:
 
     line         one plain line that is one message, without all that follows
     clean        colours, escapes and line prefixes blanked in place; the key domain
-    literals     templates by two anchors in an automaton (`automaton`), then a linear walk over their literals
+    literals     templates by two anchors in an `automaton`, then a linear walk over their literals
     extent       where the message around the literals starts and ends
     occurrences  equal messages of many ranks as one; nested and chained ones
     context      exception class, stack frames, launcher prefix, rank; what Python itself says
