@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from kernels import interpreter
+
 # A test is right or wrong on a busy machine too; pytest's own limit ends one that hangs.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
@@ -28,6 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     if torch.cuda.is_available():
         return
+    # Before a test lets torch import triton for compiled kernels: the mode is for good.
+    interpreter.prepare()
     for item in on_gpu:
         item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
@@ -37,8 +41,6 @@ def triton_mode() -> None:
     """Triton's one mode a process, chosen before torch imports it by itself, as fake tensors make it do."""
     import torch
 
-    from kernels import interpreter
-
     if not torch.cuda.is_available():
         interpreter.prepare()
 
@@ -46,7 +48,5 @@ def triton_mode() -> None:
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """Kernels of this process run on the GPU; import kernel modules after it."""
-    from kernels import interpreter
-
     if interpreter.is_interpreting():
         pytest.skip("this process interprets kernels")

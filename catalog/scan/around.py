@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
 from tree_sitter import Node
 
+from catalog.scan.conditions import MOST
 from catalog.scan.source import LONGEST
 
 _SPACE: Final = re.compile(r"\s+")
@@ -30,28 +32,53 @@ def text_of(node: Node) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def around(node: Node) -> tuple[str | None, str | None, tuple[str, ...]]:
-    """The function and class a node stands in, and the conditions that lead to it, outermost first."""
-    conditions: list[str] = []
-    names: list[str] = []
-    owner = None
-    inside, current = node, node.parent
-    while current is not None:
-        if current.type == "function_definition":
-            if (name := _function(current)) is not None:
-                names.append(name)
-        elif current.type in ("class_specifier", "struct_specifier"):
-            called = current.child_by_field_name("name")
-            if called is not None:
-                names.append(text_of(called).split("<")[0])
-                owner = owner or names[-1]
-        else:
-            conditions += reversed(list(_conditions(current, inside)))
-        inside, current = current, current.parent
-    function = "::".join(reversed(names)) or None
-    if owner is None and function and "::" in function:
-        owner = function.rpartition("::")[0]
-    return function, owner, tuple(reversed(conditions))
+class Surroundings:
+    """Where the nodes of one tree stand; what a block lets through is found once."""
+
+    def __init__(self) -> None:
+        self._passed: dict[int, tuple[list[int], list[str]]] = {}
+
+    def of(self, node: Node) -> tuple[str | None, str | None, tuple[str, ...]]:
+        """The function and class a node stands in, and the conditions that lead to it, outermost first."""
+        conditions: list[str] = []
+        names: list[str] = []
+        owner = None
+        inside, current = node, node.parent
+        while current is not None:
+            if current.type == "function_definition":
+                if (name := _function(current)) is not None:
+                    names.append(name)
+            elif current.type in ("class_specifier", "struct_specifier"):
+                called = current.child_by_field_name("name")
+                if called is not None:
+                    names.append(text_of(called).split("<")[0])
+                    owner = owner or names[-1]
+            else:
+                here = [*_conditions(current, inside)]
+                if current.type in _BLOCKS:
+                    here += self._let_through(current, inside)
+                conditions += reversed(here)
+            inside, current = current, current.parent
+        function = "::".join(reversed(names)) or None
+        if owner is None and function and "::" in function:
+            owner = function.rpartition("::")[0]
+        return function, owner, tuple(reversed(conditions[:MOST]))
+
+    def _let_through(self, block: Node, inside: Node) -> list[str]:
+        """What earlier statements of a block let through: those that leave it under a condition.
+
+        One that throws is a check of its own, not a condition of what follows.
+        """
+        if block.id not in self._passed:
+            left = [statement for statement in block.named_children if _leaves_if(statement)]
+            conditions = (statement.child_by_field_name("condition") for statement in left)
+            self._passed[block.id] = (
+                [statement.start_byte for statement in left],
+                [f"not ({_bare(condition)})" for condition in conditions if condition is not None],
+            )
+        starts, texts = self._passed[block.id]
+        end = bisect_left(starts, inside.start_byte)
+        return texts[max(0, end - MOST) : end]
 
 
 def before(node: Node) -> Iterator[Node]:
@@ -96,8 +123,6 @@ def _conditions(current: Node, inside: Node) -> Iterator[str]:
         name = current.child_by_field_name("name")
         if name is not None and inside not in (name, current.child_by_field_name("alternative")):
             yield f"#{'ifndef' if raw(current).startswith('#ifndef') else 'ifdef'} {text_of(name)}"
-    if kind in _BLOCKS:
-        yield from _left(inside)
 
 
 def _branch(current: Node, inside: Node) -> Iterator[str]:
@@ -107,21 +132,12 @@ def _branch(current: Node, inside: Node) -> Iterator[str]:
         yield f"not ({text})" if inside == current.child_by_field_name("alternative") else text
 
 
-def _left(inside: Node) -> Iterator[str]:
-    """What earlier statements of a block let through: those that leave it under a condition.
-
-    One that throws is a check of its own, not a condition of what follows.
-    """
-    earlier = []
-    sibling = inside.prev_named_sibling
-    while sibling is not None:
-        if sibling.type == "if_statement" and sibling.child_by_field_name("alternative") is None:
-            condition = sibling.child_by_field_name("condition")
-            taken = sibling.child_by_field_name("consequence")
-            if condition is not None and taken is not None and _leaves(taken):
-                earlier.append(f"not ({_bare(condition)})")
-        sibling = sibling.prev_named_sibling
-    yield from reversed(earlier)
+def _leaves_if(statement: Node) -> bool:
+    """Whether it is an `if` whose branch leaves the block, without another branch."""
+    if statement.type != "if_statement" or statement.child_by_field_name("alternative") is not None:
+        return False
+    taken = statement.child_by_field_name("consequence")
+    return taken is not None and statement.child_by_field_name("condition") is not None and _leaves(taken)
 
 
 def _leaves(statement: Node) -> bool:

@@ -10,7 +10,7 @@ import tree_sitter_cpp
 from tree_sitter import Language, Node, Parser, Query, QueryCursor
 
 from catalog.scan import defines as macro_text
-from catalog.scan.around import around, text_of
+from catalog.scan.around import Surroundings, text_of
 from catalog.scan.defines import Define, defines
 from catalog.scan.macros import PROMISING, THROWN, Macro, Macros
 from catalog.scan.model import Argument, Builder, Found, Kind, Level, Parts, Scanned
@@ -69,9 +69,10 @@ def _read(data: bytes, macros: Macros, *, kernels: bool = False) -> tuple[list[F
     parser, query = _tools()
     sites: list[Found] = []
     calls: list[Found] = []
+    where = Surroundings()
     for _, captured in QueryCursor(query).matches(parser.parse(data).root_node):
         if "throw" in captured:
-            found = _throw(captured["throw"][0])
+            found = _throw(captured["throw"][0], where)
             sites += [found] if found is not None else []
             continue
         if "static" in captured:
@@ -79,16 +80,16 @@ def _read(data: bytes, macros: Macros, *, kernels: bool = False) -> tuple[list[F
                 continue
             failing = text_of(captured["condition"][0])
             parts = part(captured["message"][0])
-            sites.append(_found(captured["static"][0], "RuntimeError", parts, (f"not ({failing})",)))
+            sites.append(_found(captured["static"][0], where, "RuntimeError", parts, (f"not ({failing})",)))
             continue
         call, arguments = captured["call"][0], captured["arguments"][0]
         name = _called_name(captured["callee"][0])
         macro = macros.by_name.get(name)
         if macro is not None:
-            found = _check(call, arguments, macro)
+            found = _check(call, arguments, macro, where)
             sites += [found] if found is not None else []
         elif _PROMISING.fullmatch(name) is not None:
-            calls.append(_used(call, arguments, name))
+            calls.append(_used(call, arguments, name, where))
     return sites, calls
 
 
@@ -128,12 +129,12 @@ def _called_name(callee: Node) -> str:
     return name.strip()
 
 
-def _used(call: Node, arguments: Node, name: str) -> Found:
+def _used(call: Node, arguments: Node, name: str, where: Surroundings) -> Found:
     values = tuple(Argument(None, part(node), text_of(node)) for node in given(arguments))
-    return _found(call, name, None, (), arguments=values)
+    return _found(call, where, name, None, (), arguments=values)
 
 
-def _check(call: Node, arguments: Node, macro: Macro) -> Found | None:
+def _check(call: Node, arguments: Node, macro: Macro, where: Surroundings) -> Found | None:
     items = given(arguments)
     if macro.name == "LOG" and (not items or text_of(items[0]) != "FATAL"):
         return None
@@ -164,10 +165,10 @@ def _check(call: Node, arguments: Node, macro: Macro) -> Found | None:
     told = failing and failing not in ("false", "0") and macro.name != "LOG" and not macro.textless
     said = None if macro.textless or not any(isinstance(item, str) for item in parts) else parts
     more = (f"not ({failing})",) if told else ()
-    return _found(whole, exception, said, more, kind=macro.kind, level=macro.level)
+    return _found(whole, where, exception, said, more, kind=macro.kind, level=macro.level)
 
 
-def _throw(node: Node) -> Found | None:
+def _throw(node: Node, where: Surroundings) -> Found | None:
     raised = next((child for child in node.named_children if child.type != "comment"), None)
     if raised is None or raised.type not in ("call_expression", "compound_literal_expression"):
         return None
@@ -178,11 +179,12 @@ def _throw(node: Node) -> Found | None:
     name = text_of(callee).split("<")[0].rpartition("::")[2]
     parts = printed(given(arguments))
     said = parts if any(isinstance(item, str) for item in parts) else None
-    return _found(node, THROWN.get(name, "RuntimeError"), said, ())
+    return _found(node, where, THROWN.get(name, "RuntimeError"), said, ())
 
 
 def _found(
     node: Node,
+    where: Surroundings,
     exception: str,
     parts: Parts | None,
     more: tuple[str, ...],
@@ -191,7 +193,7 @@ def _found(
     level: Level = "error",
     arguments: tuple[Argument, ...] = (),
 ) -> Found:
-    function, owner, conditions = around(node)
+    function, owner, conditions = where.of(node)
     return Found(
         kind,
         exception,

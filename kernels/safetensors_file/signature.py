@@ -44,7 +44,7 @@ class SafetensorsCall(Call):
         return self.replace(filename=FileStart(data, size))
 
     def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The file, data that nobody gave as zeros; raises NotAllKnown where the header was not given whole."""
+        """The file, data not given as zeros; raises NotAllKnown where the header was not given whole."""
         start = self.filename
         if start.header is None and start.size != len(start.data):
             raise NotAllKnown("of the file less than its header was given")

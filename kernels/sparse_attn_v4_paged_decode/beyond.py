@@ -173,8 +173,10 @@ class Fp8NotCompiled(Hazard):
 
     message = "unified_kv is {got}, which Triton does not compile for {architecture}"
     said_elsewhere = (
-        "type {self} not supported in this architecture. "
-        "The supported fp8 dtypes are {builder.options.supported_fp8_dtypes}",
+        (
+            "type {self} not supported in this architecture. "
+            "The supported fp8 dtypes are {builder.options.supported_fp8_dtypes}"
+        ),
     )
     reason = (
         '{architecture} has no {got}: Triton stops with "type fp8e4nv not supported in this architecture. '

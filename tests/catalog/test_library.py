@@ -181,7 +181,7 @@ def test_versions_are_ordered_as_indexes_order_them() -> None:
         "0.6.0.dev1",
         "1!0",
     ]
-    assert sorted(ordered[::-1], key=version_order) == ordered
+    assert sorted(set(ordered), key=version_order) == ordered
 
 
 def test_lists_hold_each_record_once_and_page_through_all(library: Library) -> None:
