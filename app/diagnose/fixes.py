@@ -62,9 +62,9 @@ class Repair:
     warnings: tuple[str, ...] = ()
 
     @property
-    def rank(self) -> tuple[bool, int, bool]:
-        """Those that leave a warning come last, then fewest edits first, safe before unsafe."""
-        return bool(self.warnings), len(self.edits), not self.safe
+    def rank(self) -> tuple[int, bool, bool]:
+        """Fewest edits first, safe before unsafe; of equals those that leave no warning come first."""
+        return len(self.edits), not self.safe, bool(self.warnings)
 
 
 @dataclass(frozen=True, slots=True)

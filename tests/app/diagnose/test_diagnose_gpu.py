@@ -44,7 +44,8 @@ def diagnose(client: TestClient, body: dict[str, Any]) -> dict[str, Any]:
 def test_the_packed_scales_of_the_contract_are_repaired_by_the_kernel_on_the_card(client: TestClient) -> None:
     answer = diagnose(client, PACKED)
     assert answer["raised"]["recordId"] == "402df144293dfbb6"
-    [fix] = [fix for fix in answer["fixes"] if [edit["argument"] for edit in fix["edits"]] == ["scale_ue8m0"]]
+    fix = answer["fixes"][0]
+    assert [edit["argument"] for edit in fix["edits"]] == ["scale_ue8m0"]
     assert fix["level"] == "matches-reference"
     assert fix["run"]["device"]["emulated"] is False
     assert fix["run"]["device"]["capability"]

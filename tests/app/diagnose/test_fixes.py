@@ -87,10 +87,11 @@ def test_three_faults_are_mended_together_and_one_edit_that_mends_two_comes_firs
     }
 
 
-def test_a_fix_that_leaves_a_warning_is_not_the_first_where_another_leaves_none() -> None:
+def test_fewest_edits_come_first_and_say_which_warning_they_leave() -> None:
+    """Packed scales before Blackwell: one safe edit with a warning, then two that change the numbers."""
     first, second, *_ = searched(asked("per_token_group_quant", PACKED, "sm90")).repairs
-    assert (first.warnings, second.warnings) == ((), ("packed_scales_before_blackwell",))
-    assert [(edit.argument, edit.after) for edit in second.edits] == [("scale_ue8m0", True)]
+    assert [(edit.argument, edit.after) for edit in first.edits] == [("scale_ue8m0", True)]
+    assert (first.warnings, second.warnings) == (("packed_scales_before_blackwell",), ())
     assert [edit.argument for edit in searched(asked("per_token_group_quant", PACKED)).repairs[0].edits] == [
         "scale_ue8m0"
     ]
