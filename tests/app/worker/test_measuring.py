@@ -11,21 +11,24 @@ import torch
 
 from app.worker.measuring import Measured, measure, swallowed
 from app.worker.messages import Outcome
-from kernels.per_token_group_quant.op import RUNNERS
 from kernels.per_token_group_quant.signature import VALID
 from kernels.registry import operations
 from kernels.running import materialise
 from kernels.values import seeded
 
 OPERATION = operations()["per_token_group_quant"]
-RUNNER = RUNNERS["per_token_group_quant"]
+
+pytestmark = pytest.mark.usefixtures("triton_mode")
 
 
 def measured(function: Any) -> Measured:
     """The valid call, with `function` after the reference in place of the kernel."""
+    from kernels.per_token_group_quant.op import RUNNERS  # brings triton, whose mode is chosen before
+
+    runner = RUNNERS["per_token_group_quant"]
 
     def run(**arguments: Any) -> Any:
-        RUNNER.reference(arguments)
+        runner.reference(arguments)
         function(arguments["output_q"], arguments["output_s"])
         return arguments["output_q"], arguments["output_s"]
 
@@ -33,7 +36,7 @@ def measured(function: Any) -> Measured:
         return materialise(VALID, seeded(OPERATION.fill(VALID), 0), "cpu")
 
     return measure(
-        OPERATION, replace(RUNNER, function=run), VALID, build, lambda _: nullcontext(), cuda=False
+        OPERATION, replace(runner, function=run), VALID, build, lambda _: nullcontext(), cuda=False
     )
 
 
