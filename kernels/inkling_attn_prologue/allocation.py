@@ -94,7 +94,9 @@ class WidthTooLarge(PythonError):
                 return
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        held = {"dq": call.k_off - call.q_off, "dkv": call.v_off - call.k_off}[self.argument]
+        start, end = (call.q_off, call.k_off) if self.argument == "dq" else (call.k_off, call.v_off)
+        offsets: tuple[object, ...] = (start, end)
+        held = end - start if all(isinstance(offset, int) for offset in offsets) else 0
         if 0 < held < INT64:
             said = f"Pass {self.argument}={held}, what lies between the offsets"
             yield Fix(said, call.replace(**{self.argument: held}), safe=False)
@@ -123,11 +125,12 @@ class NegativeWidth(PythonError):
     def find(cls, call: PrologueCall, /) -> Iterator[Self]:
         for name in WIDTHS:
             value = getattr(call, name)
-            if value < 0:
+            if isinstance(value, int) and value < 0:
                 yield cls(value, [tokens(call), value], name)
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        positive = {name: abs(getattr(call, name)) for name in WIDTHS}
+        widths = {name: getattr(call, name) for name in WIDTHS}
+        positive = {name: abs(width) for name, width in widths.items() if isinstance(width, int)}
         said = f"{self.argument}={positive[self.argument]}"
         yield Fix(f"Pass {said}", call.replace(**positive), safe=False, note="check where the sign came from")
 
