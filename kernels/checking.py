@@ -311,6 +311,8 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
     for item in loop.items(subject):
         inside = set(before)
         for check in checks if loop.select is None else loop.select(item):
+            if check.reads_values and not values:
+                continue
             event = evaluate(check, item, inside)
             if event.status is not Status.PASSED:
                 inside.add(check)

@@ -149,8 +149,9 @@ def scale_form(groups: int, *, ue8m0: bool) -> tuple[int, DType]:
 
 def column_major_strides(rows: Shape, columns: int) -> Shape:
     """Strides of a [.., columns] view of a [.., columns, rows rounded up to 4] buffer."""
-    padded = -(-rows[-1] // 4) * 4
-    return (*((columns * padded,) * (len(rows) - 1)), 1, padded)
+    # As torch counts: no rows, or columns, are stepped over as one.
+    padded = max(1, -(-rows[-1] // 4) * 4)
+    return (*((max(1, columns) * padded,) * (len(rows) - 1)), 1, padded)
 
 
 VALID = QuantCall(

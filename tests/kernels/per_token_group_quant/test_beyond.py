@@ -31,6 +31,10 @@ ONE_ABOVE = FLOOR + 2.0**-18
 """float16's next value."""
 
 
+IDS = TensorSpec((4,), DType.I32)
+COUNT = TensorSpec((1,), DType.I32)
+
+
 def call(input: str, codes: str | None = None, scales: str | None = None, **others: Any) -> QuantCall:  # noqa: A002
     """A call from compact tensor texts; outputs are allocated when left out."""
     given = {"input": input, "output_q": codes, "output_s": scales}
@@ -63,6 +67,10 @@ def packed(target: str | None) -> QuantCall:
     """Column-major words of four exponents."""
     aimed = None if target is None else Target(target)
     return call("bf16[5,1024]", scale_ue8m0=True, column_major_scales=True, target=aimed)
+
+
+def sorted_by(ids: TensorSpec = IDS, count: TensorSpec = COUNT) -> QuantCall:
+    return VALID.replace(sorted_token_ids=ids, num_tokens_post_padded=count, num_valid_tokens=4)
 
 
 def experts(count: int) -> QuantCall:
@@ -162,6 +170,7 @@ SAFE: dict[str, list[QuantCall]] = {
         call("bf16[5,256]", scale_ue8m0=True, target=Target("sm90")),
         call("bf16[5,256]", column_major_scales=True, target=Target("sm90")),
     ],
+    "sorted_layout_misread": [sorted_by(), sorted_by(count=TensorSpec((), DType.I32)), VALID],
     "too_large_for_one_launch": [
         experts(65_535),
         call(f"bf16[{2**26 - 1},1024]"),
@@ -234,6 +243,15 @@ HAZARDOUS: dict[str, list[tuple[QuantCall, str]]] = {
         (packed("sm90"), "the target is sm90"),
         (packed("sm120"), "the target is sm120"),
     ],
+    "sorted_layout_misread": [
+        (sorted_by(TensorSpec((4,), DType.I32, device="cpu")), "sorted_token_ids is on cpu"),
+        (sorted_by(TensorSpec((4,), DType.I32, (2,))), "laid out with strides (2,)"),
+        (
+            sorted_by(count=TensorSpec((1,), DType.I32, device="cuda:1")),
+            "num_tokens_post_padded is on cuda:1",
+        ),
+        (sorted_by(count=TensorSpec((0,), DType.I32)), "num_tokens_post_padded is empty"),
+    ],
     "too_large_for_one_launch": [
         (experts(65_536), "65536 experts"),
         (call(f"bf16[{2**26},1024]"), "4294967296 threads"),
@@ -296,7 +314,7 @@ def test_a_running_call_is_refused_for_its_layout_alone(check: type[Check[QuantC
     if check.reads_values or check.severity is Severity.WARNING:
         guard(STAGES, example)
     else:
-        with pytest.raises(ValueError, match=r"output_|launch") as raised:
+        with pytest.raises(ValueError, match=r"output_|launch|sorted_token_ids") as raised:
             guard(STAGES, example)
         assert type(raised.value.violation) is check  # type: ignore[attr-defined]
 
