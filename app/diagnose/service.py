@@ -21,13 +21,13 @@ from app.diagnose.answers import (
     disagreement,
     fitted,
     fix,
-    not_given,
     run_model,
     storage,
     verdict,
 )
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity, interpreter
+from app.diagnose.rows import RecordIds, Rows
 from app.errors import ContentTooLarge, Fault, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
@@ -38,23 +38,17 @@ from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
 from kernels.call import Call, plain
-from kernels.checking import Check, Examination, Origin
-from kernels.checking import Outcome as CheckOutcome
+from kernels.checking import Examination
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
 from kernels.target import Target
 
 VERSION = version("faultbook")
 
-MAX_OCCURRENCES = 200
-"""Violations of one check that an answer lists; a checkpoint may have one in each of its layers."""
-
 MAX_TRIED = 3
 """Repairs of an answer at level run: each of them was run."""
 
 T = TypeVar("T")
-
-RecordIds = Callable[[Operation, type[Check[Any]]], str | None]
 
 Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Told of each step of a diagnosis: its kind, and what there is to say of it."""
@@ -126,7 +120,7 @@ class Diagnoser:
         self._compiler = Compiler(settings.run_timeout)
         self._record_id = record_id
         self._dataset_version = dataset_version
-        self._quiet: dict[tuple[str, type[Check[Any]], str], schemas.CheckModel] = {}
+        self._rows = Rows(record_id)
 
     async def aimed(self, question: Question) -> Question:
         """The question with who would run it and, where it names no target, with their GPU as its target.
@@ -324,8 +318,8 @@ class Diagnoser:
             operation=operation.name,
             level=level,
             verdict=verdict(level, examination, outcome, obstacle),
-            raised=self._raised(operation, examination, outcome),
-            checks=[self._check(operation, found, guessed) for found in examination.outcomes],
+            raised=self._rows.raised(operation, examination, outcome),
+            checks=[self._rows.of(operation, found, guessed) for found in examination.outcomes],
             fixes=[fix(operation, question.call, found.repair, found.outcome) for found in tried],
             advice=told,
             run=run_model(outcome),
@@ -344,75 +338,6 @@ class Diagnoser:
             dataset_version=current.version(),
         )
 
-    def _raised(
-        self, operation: Operation, examination: Examination, outcome: Outcome | None
-    ) -> schemas.RaisedModel | None:
-        """What upstream's user sees first: from the run where there was one, else from the checks."""
-        if outcome is not None and outcome.raised is not None and outcome.raised.check is not None:
-            check = operation.check(outcome.raised.check)
-            if check is None or check.origin() is Origin.BEYOND:
-                return None
-            return schemas.RaisedModel(
-                error_class=outcome.raised.error_class.rpartition(".")[2],
-                message=outcome.raised.message,
-                record_id=self._record_id(operation, check),
-                at_check=outcome.raised.check,
-            )
-        if outcome is not None or examination.raised is None:
-            return None
-        check = type(examination.raised)
-        return schemas.RaisedModel(
-            error_class=check.raises.__name__,
-            message=examination.raised.text,
-            record_id=self._record_id(operation, check),
-            at_check=check.id(),
-        )
-
-    def _check(
-        self, operation: Operation, found: CheckOutcome, guessed: frozenset[str]
-    ) -> schemas.CheckModel:
-        """One check's row; a row without a violation is the same for every call and made once."""
-        if found.occurrences:
-            return self._row(operation, found, guessed)
-        key = (operation.name, found.check, found.status.value)
-        row = self._quiet.get(key)
-        if row is None:
-            row = self._quiet[key] = self._row(operation, found)
-        return row
-
-    def _row(
-        self, operation: Operation, found: CheckOutcome, guessed: frozenset[str] = frozenset()
-    ) -> schemas.CheckModel:
-        check = found.check
-        shown = found.occurrences[:1]
-        blamed = shown[0].violation.blames(shown[0].subject) if shown else check.arguments()
-        hint = not_given(blamed, guessed)
-        occurrences = [
-            schemas.OccurrenceModel(
-                message=occurrence.violation.text,
-                reason=occurrence.violation.explain(),
-                expected=occurrence.violation.describe_expected(occurrence.subject),
-                actual=occurrence.violation.describe_actual(occurrence.subject) + hint,
-            )
-            for occurrence in found.occurrences[:MAX_OCCURRENCES]
-        ]
-        first = occurrences[0] if occurrences else None
-        return schemas.CheckModel(
-            id=check.id(),
-            status=found.status.value,
-            origin=check.origin().value,
-            severity=check.severity.value,
-            category=check.category,
-            message=first.message if first else None,
-            reason=first.reason if first else None,
-            record_id=self._record_id(operation, check),
-            arguments=list(blamed),
-            expected=first.expected if first else check.requires,
-            actual=first.actual if first else None,
-            occurrences=occurrences,
-            occurrence_count=len(found.occurrences),
-        )
-
     def describe(self, operation: Operation, call_schema: dict[str, Any]) -> schemas.OperationModel:
         """An operation for whoever wants to diagnose a call of it."""
         return schemas.OperationModel(
@@ -422,28 +347,10 @@ class Diagnoser:
             call_schema=call_schema,
             valid=request(operation, operation.valid),
             checks=[
-                self._described(operation, order, check)
+                self._rows.described(operation, order, check)
                 for order, check in enumerate(operation.checks, start=1)
             ],
             devices=[device(worker.device) for worker in self._pool.workers],
-        )
-
-    def _described(
-        self, operation: Operation, order: int, check: type[Check[Any]]
-    ) -> schemas.OperationCheckModel:
-        example = check.example()
-        return schemas.OperationCheckModel(
-            id=check.id(),
-            order=order,
-            origin=check.origin().value,
-            severity=check.severity.value,
-            category=check.category,
-            error_class=check.raises.__name__,
-            message=check.message,
-            reason=check.reason,
-            record_id=self._record_id(operation, check),
-            example=None if example is None else request(operation, example),
-            unreachable=check.unreachable or None,
         )
 
 
