@@ -100,6 +100,22 @@ def test_a_path_is_not_opened_by_how_it_begins(client: TestClient) -> None:
         assert needed("GET", path) is Scope.READ
 
 
+@pytest.mark.parametrize("end", ["%0A", "%0a%0a", "%0D", "%00", "%7F", "%1b[2J"])
+def test_a_line_feed_behind_an_address_opens_nothing(client: TestClient, end: str) -> None:
+    """A pattern's `$` matches before it, so `/metrics` was reached without being recognised."""
+    for caller in ({}, bearer("read"), bearer("admin")):
+        for method, path in (("GET", "/metrics"), ("POST", "/api/diagnose"), ("GET", "/healthz")):
+            assert client.request(method, path + end, headers=caller).status_code == 404, path
+
+
+def test_what_acts_needs_the_scope_unless_it_is_known_to_look_up() -> None:
+    for path in ("/api/diagnose", "/api/diagnose/", "/api//diagnose", "/API/diagnose", "/api/new", "/metrics/x"):
+        for method in ("POST", "PUT", "PATCH", "DELETE", "QUERY"):
+            assert needed(method, path) is Scope.DIAGNOSE
+    for path in ("/", "/api/match", "/mcp"):
+        assert needed("POST", path) is Scope.READ
+
+
 def test_an_unknown_key_is_told_apart_from_none(client: TestClient) -> None:
     answer = client.get("/api/errors", headers={"Authorization": f"Bearer {new_key()}"})
     assert answer.status_code == 401
