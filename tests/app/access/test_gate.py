@@ -109,7 +109,14 @@ def test_a_line_feed_behind_an_address_opens_nothing(client: TestClient, end: st
 
 
 def test_what_acts_needs_the_scope_unless_it_is_known_to_look_up() -> None:
-    for path in ("/api/diagnose", "/api/diagnose/", "/api//diagnose", "/API/diagnose", "/api/new", "/metrics/x"):
+    for path in (
+        "/api/diagnose",
+        "/api/diagnose/",
+        "/api//diagnose",
+        "/API/diagnose",
+        "/api/new",
+        "/metrics/x",
+    ):
         for method in ("POST", "PUT", "PATCH", "DELETE", "QUERY"):
             assert needed(method, path) is Scope.DIAGNOSE
     for path in ("/", "/api/match", "/mcp"):
