@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernels.checkpoint import RESERVED, Checkpoint, Header
 from kernels.dtypes import DType
-from kernels.values import Listed, Text
+from kernels.stored import FORMATS, stored
+from kernels.values import Full, Listed, Ones, Text, Zeros
 
 LENGTH = 8
 """Bytes of a safetensors file that hold the length of its header."""
 
-CODES = {
-    DType.U8: "B",
-    DType.U16: "H",
-    DType.U32: "I",
-    DType.U64: "Q",
-    DType.I16: "h",
-    DType.I32: "i",
-    DType.I64: "q",
-    DType.F16: "e",
-    DType.F32: "f",
-    DType.F64: "d",
+INTEGERS = {
+    DType.BOOL: 8,
+    DType.U8: 8,
+    DType.I8: 8,
+    DType.U16: 16,
+    DType.I16: 16,
+    DType.U32: 32,
+    DType.I32: 32,
+    DType.U64: 64,
+    DType.I64: 64,
 }
-"""Types of which described elements are written, by struct's letters; I8 and BOOL from their values."""
+"""Bits of the types whose elements are written modulo a power of two."""
+
+MAX_DESCRIBED = 1_000_000
+"""Elements of a tensor that are written; what decides anything, a marker, has some dozens."""
 
 
 class NotAllKnown(ValueError):
@@ -55,7 +58,8 @@ def filed(name: str, checkpoint: Checkpoint) -> Filed:
     for key, tensor in checkpoint.tensors.items():
         begin, end = end, end + tensor.nbytes
         header[key] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        held += [(begin, data) for data in _elements(tensor)]
+        if not isinstance(tensor.values, Zeros) and (data := element_bytes(tensor)):
+            held.append((begin, data))
     raw = json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
     start = LENGTH + len(raw)
     pieces = (
@@ -65,20 +69,33 @@ def filed(name: str, checkpoint: Checkpoint) -> Filed:
     return Filed(name, start + end, pieces)
 
 
-def _elements(tensor: Header) -> Iterator[bytes]:
+def element_bytes(tensor: Header) -> bytes | None:
+    """A tensor's bytes, little-endian, as its described values give them: a list is repeated, a text ends
+    in zeros. None where the values are left open or drawn, are too many, or the type has no plain bytes.
+    """
+    count = tensor.numel
+    if count > MAX_DESCRIBED:
+        return None
     match tensor.values:
         case Text() as text:
-            held: list[float] = list(text.encoded()[: tensor.numel])
-        case Listed() as listed if tensor.numel:
-            given = list(listed.flat()) or [0]
-            held = [given[place % len(given)] for place in range(tensor.numel)]
+            pattern: Sequence[float] = text.encoded()[:count].ljust(count, b"\0")
+        case Listed() as listed:
+            pattern = tuple(listed.flat())[:count] or (0,)
+        case Zeros():
+            pattern = (0,)
+        case Ones():
+            pattern = (1,)
+        case Full(value=value):
+            pattern = (value,)
         case _:
-            return
+            return None
     dtype = DType.parse(tensor.dtype)
-    if dtype in (DType.I8, DType.U8):
-        yield bytes(int(item) & 0xFF for item in held)
-    elif dtype is DType.BOOL:
-        yield bytes(bool(item) for item in held)
-    elif dtype in CODES:
-        whole = CODES[dtype].isupper() or CODES[dtype] in "hiq"
-        yield struct.pack(f"<{len(held)}{CODES[dtype]}", *(int(x) if whole else x for x in held))
+    if dtype in INTEGERS:
+        size = INTEGERS[dtype] // 8
+        numbers = map(bool, pattern) if dtype is DType.BOOL else map(int, pattern)
+        packed = b"".join((number & ((1 << 8 * size) - 1)).to_bytes(size, "little") for number in numbers)
+    elif tensor.dtype in FORMATS:
+        packed = b"".join(struct.pack(FORMATS[tensor.dtype], stored(x, tensor.dtype)) for x in pattern)
+    else:
+        return None
+    return (packed * -(-count // len(pattern)))[: tensor.nbytes] if pattern else b""

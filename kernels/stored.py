@@ -32,6 +32,7 @@ def proved(header: Header | None) -> Iterator[tuple[float, float]]:
 
 def stored(value: float, dtype: str) -> float:
     """The nearest number of a type, ties to even; by way of float32, as torch builds its tensors."""
+    value = _float(value)
     if value != value:
         return nan
     if dtype != "F64":

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.checkpoint import Header
-from kernels.values import Full, Listed, Ones, Text, Zeros
+from kernels.filed import element_bytes
+from kernels.values import Text
 from kernels.wording import deeper
 
 METADATA_KEY = "_quantization_metadata"
@@ -87,29 +88,10 @@ def fitted(marker: Mapping[str, Any], size: int) -> bytes:
 
 
 def marker_bytes(header: Header) -> bytes | None:
-    """What a described marker tensor holds; None where the description leaves it open."""
-    if header.dtype not in ("U8", "I8", "BOOL") or header.numel > MAX_MARKER:
-        return None
-    data = _elements(header)
-    return bytes(map(bool, data)) if data is not None and header.dtype == "BOOL" else data
-
-
-def _elements(header: Header) -> bytes | None:
-    count = header.numel
-    match header.values:
-        case Text() as text:
-            return text.encoded()[:count].ljust(count, b"\0")
-        case Listed() as listed:
-            elements = [int(element) & 0xFF for element in listed.flat()] or [0]
-            return bytes(elements * (-(-count // len(elements))))[:count]
-        case Zeros():
-            return bytes(count)
-        case Ones():
-            return b"\1" * count
-        case Full(value=value):
-            return bytes([int(value) & 0xFF]) * count
-        case _:
-            return None
+    """What a described marker tensor holds, whatever its type: upstream takes the bytes behind its elements.
+    None where the description leaves it open.
+    """
+    return element_bytes(header) if header.nbytes <= MAX_MARKER else None
 
 
 def _hint(data: str | bytes, place: int) -> str:

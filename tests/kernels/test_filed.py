@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 
 from kernels.checkpoint import Checkpoint, Header
-from kernels.filed import Filed, NotAllKnown, filed
+from kernels.filed import Filed, NotAllKnown, element_bytes, filed
 from kernels.registry import operations
-from kernels.values import Listed, Text
+from kernels.values import Full, Listed, Ones, Randint, Text, Zeros
 
 
 def written(file: Filed, folder: Path) -> Path:
@@ -40,6 +40,27 @@ def test_header_and_described_bytes_are_read_back(tmp_path: Path) -> None:
         assert file.get_tensor("a.ids").tolist() == [[7, -1], [7, -1]]
         assert file.get_tensor("a.flags").tolist() == [False, True, True]
         assert torch.equal(file.get_tensor("b.weight"), torch.zeros(3, 2, dtype=torch.bfloat16))
+
+
+@pytest.mark.parametrize(
+    ("header", "held"),
+    [
+        (Header("U8", (3,), Text("{}")), b"{}\0"),
+        (Header("I8", (3,), Full(-1)), b"\xff\xff\xff"),
+        (Header("BOOL", (2,), Listed((7, 0))), b"\1\0"),
+        (Header("I16", (3,), Listed((0x7D7B, 1))), b"{}\1\0{}"),
+        (Header("F16", (1,), Full(10**400)), b"\x00\x7c"),
+        (Header("F32", (2,), Ones()), b"\0\0\x80\x3f" * 2),
+        (Header("F64", (1,), Zeros()), bytes(8)),
+        (Header("F32", (0,), Text("x")), b""),
+        (Header("BF16", (2,), Ones()), None),
+        (Header("U8", (2,), Randint(0, 256)), None),
+        (Header("U8", (2,)), None),
+        (Header("U8", (10**9,), Ones()), None),
+    ],
+)
+def test_described_elements_are_their_types_bytes(header: Header, held: bytes | None) -> None:
+    assert element_bytes(header) == held
 
 
 @pytest.mark.parametrize("name", ["quanto_int8_checkpoint", "comfy_checkpoint", "safetensors_file"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from kernels.checking import Status, guard
@@ -10,6 +12,7 @@ from kernels.comfy_checkpoint.checks import OPERATIONS, STAGES
 from kernels.comfy_checkpoint.signature import ComfyCall
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
+from kernels.values import Listed
 from tests.kernels.comfy_checkpoint.files import (
     ASYMMETRIC,
     FOUR,
@@ -34,6 +37,9 @@ from tests.kernels.comfy_checkpoint.files import (
 [OPERATION] = OPERATIONS
 
 # --- what passes
+
+WORDS = Header("I32", (5,), Listed(struct.unpack("<5i", b'{"format": "nvfp4"} ')))
+"""A marker as four-byte integers: upstream takes the bytes behind the elements."""
 
 ACCEPTED: dict[str, tuple[ComfyCall, str]] = {
     "nvfp4, a marker tensor": (nv(), "comfy_nvfp4"),
@@ -76,6 +82,10 @@ ACCEPTED: dict[str, tuple[ComfyCall, str]] = {
         "comfy_nvfp4",
     ),
     "two columns of markers in UTF-16": (raw('{"format": "nvfp4"}'.encode("utf-16")), "comfy_nvfp4"),
+    "a marker whose bytes are numbers of four": (
+        nv().with_checkpoint(nv().checkpoint.with_tensor(f"{P}.comfy_quant", WORDS)),
+        "comfy_nvfp4",
+    ),
     "blackwell": (nv().replace(capability=12.0), "comfy_nvfp4"),
     "full precision anywhere": (
         one({"format": "nvfp4", "full_precision_matrix_mult": True}, NVFP4).replace(capability=8.0, x=X64),
