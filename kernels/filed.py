@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.checkpoint import RESERVED, Checkpoint, Header
@@ -28,6 +28,9 @@ INTEGERS = {
 }
 """Bits of the types whose elements are written modulo a power of two."""
 
+REAL = {"C64": "F32"}
+"""A complex type → that of its two parts; what is described is real."""
+
 MAX_DESCRIBED = 1_000_000
 """Elements of a tensor that are written; what decides anything, a marker, has some dozens."""
 
@@ -50,16 +53,21 @@ class Filed:
     pieces: tuple[tuple[int, bytes], ...]
 
 
-def filed(name: str, checkpoint: Checkpoint) -> Filed:
-    """A safetensors file with this header, tensors in the order described, of elements described bytes."""
+def filed(name: str, checkpoint: Checkpoint, assumed: Mapping[str, bytes] | None = None) -> Filed:
+    """A safetensors file with this header, tensors in the order described, of elements described bytes;
+    of a tensor left open those `assumed` to be in it.
+    """
     header: dict[str, object] = {RESERVED: dict(checkpoint.metadata)} if checkpoint.metadata else {}
     held: list[tuple[int, bytes]] = []
     end = 0
     for key, tensor in checkpoint.tensors.items():
         begin, end = end, end + tensor.nbytes
         header[key] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
-        if not isinstance(tensor.values, Zeros) and (data := element_bytes(tensor)):
-            held.append((begin, data))
+        data = None if isinstance(tensor.values, Zeros) else element_bytes(tensor)
+        if data is None and assumed is not None:
+            data = assumed.get(key)
+        if data:
+            held.append((begin, data[: tensor.nbytes]))
     raw = json.dumps(header, separators=(",", ":")).encode("utf-8", "surrogatepass")
     start = LENGTH + len(raw)
     pieces = (
@@ -94,8 +102,9 @@ def element_bytes(tensor: Header) -> bytes | None:
         size = INTEGERS[dtype] // 8
         numbers = map(bool, pattern) if dtype is DType.BOOL else map(int, pattern)
         packed = b"".join((number & ((1 << 8 * size) - 1)).to_bytes(size, "little") for number in numbers)
-    elif tensor.dtype in FORMATS:
-        packed = b"".join(struct.pack(FORMATS[tensor.dtype], stored(x, tensor.dtype)) for x in pattern)
+    elif (real := REAL.get(tensor.dtype, tensor.dtype)) in FORMATS:
+        imaginary = b"" if real == tensor.dtype else bytes(DType.parse(real).bits // 8)
+        packed = b"".join(struct.pack(FORMATS[real], stored(x, real)) + imaginary for x in pattern)
     else:
         return None
     return (packed * -(-count // len(pattern)))[: tensor.nbytes] if pattern else b""

@@ -84,8 +84,11 @@ class MarkerTypeUnreadable(MarkerTensorCheck):
 
 UNREADABLE = {
     "BF16": "BFloat16",
+    "F4": "Float4_e2m1fn_x2",
     "F8_E4M3": "Float8_e4m3fn",
+    "F8_E4M3FNUZ": "Float8_e4m3fnuz",
     "F8_E5M2": "Float8_e5m2",
+    "F8_E5M2FNUZ": "Float8_e5m2fnuz",
     "F8_E8M0": "Float8_e8m0fnu",
 }
 """Types that torch does not hand to numpy, as its message names them."""

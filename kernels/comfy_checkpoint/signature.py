@@ -121,11 +121,11 @@ class ComfyCall(Call):
 
     @cached_property
     def quantized(self) -> tuple[str, ...]:
-        """Prefixes of weights whose type says that they are quantized, in the file's order."""
+        """Prefixes of weights whose type says that they are quantized, in the order of reading."""
         return tuple(
             name.removesuffix(WEIGHT)
-            for name, header in self.headers.items()
-            if name.endswith(WEIGHT) and header.dtype in LOOKS_QUANTIZED
+            for name in dict.fromkeys(name for _, file in self.files for name in sorted(file.tensors))
+            if name.endswith(WEIGHT) and self.headers[name].dtype in LOOKS_QUANTIZED
         )
 
     @property
@@ -153,9 +153,9 @@ class ComfyCall(Call):
                     before = markers.get(prefix, {})
                     parts.append(Entry(declared[index], prefix, marker, before, conflicts(before, marker)))
                     merge(prefix, marker)
-            for name, header in file.tensors.items():
+            for name in sorted(file.tensors):
                 if name.endswith(ENDING):
-                    prefix = name.removesuffix(ENDING)
+                    prefix, header = name.removesuffix(ENDING), file.tensors[name]
                     carrier = self._carrier(name, prefix, path, header, markers.get(prefix, {}))
                     parts.append(carrier)
                     merge(prefix, carrier.reading.value)
@@ -169,19 +169,21 @@ class ComfyCall(Call):
     ) -> MarkerTensor:
         data = marker_bytes(header)
         told = tensors_of(self, prefix).inferred if data is None else None
-        held = data if told is None else fitted(told, header.numel)
+        held = data if told is None else fitted(told, header.nbytes)
         reading = Reading(None) if held is None else read_json(held)
         found = conflicts(before, reading.value)
         return MarkerTensor(self, name, prefix, path, header, data, reading, before, found)
 
     @property
     def parts(self) -> tuple[Declaration | Entry | MarkerTensor, ...]:
-        """Whatever says how layers are quantized, file by file: metadata, its entries, tensors."""
+        """Whatever says how layers are quantized, file by file: metadata, its entries, tensors, which the
+        library lists by name.
+        """
         return self._merged[1]
 
     @property
     def marker_tensors(self) -> tuple[MarkerTensor, ...]:
-        """The tensors that carry markers, in the files' order."""
+        """The tensors that carry markers, in the order in which they are read."""
         return tuple(part for part in self.parts if isinstance(part, MarkerTensor))
 
     @property
@@ -213,7 +215,7 @@ class ComfyCall(Call):
 
     @cached_property
     def mxfp8_layers(self) -> tuple[Layer, ...]:
-        """The weights that the global declaration is about, in the file's order."""
+        """The weights that the global declaration is about, in the order in which they are read."""
         return tuple(tensors_of(self, prefix) for prefix in self.quantized) if self.is_mxfp8 else ()
 
     @cached_property
@@ -305,9 +307,16 @@ class ComfyCall(Call):
         return call
 
     def upstream_arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """The list of files, and the mapper where there is one."""
+        """The list of files, markers that are left open as the checks take them, and the mapper where there
+        is one.
+        """
         mapper = [] if self.name_mapper is None else [self.name_mapper]
-        return [[filed(path, file) for path, file in self.files], *mapper], {}
+        assumed = {
+            carrier.name: fitted(carrier.reading.value or {}, carrier.header.nbytes)
+            for carrier in self.marker_tensors
+            if carrier.data is None
+        }
+        return [[filed(path, file, assumed) for path, file in self.files], *mapper], {}
 
     def to_call(self, function: str) -> str:
         """Upstream's call on a list of paths; its mapper is a function, and it takes no activation."""

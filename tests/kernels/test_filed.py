@@ -52,6 +52,7 @@ def test_header_and_described_bytes_are_read_back(tmp_path: Path) -> None:
         (Header("F16", (1,), Full(10**400)), b"\x00\x7c"),
         (Header("F32", (2,), Ones()), b"\0\0\x80\x3f" * 2),
         (Header("F64", (1,), Zeros()), bytes(8)),
+        (Header("C64", (1,), Ones()), b"\0\0\x80\x3f" + bytes(4)),
         (Header("F32", (0,), Text("x")), b""),
         (Header("BF16", (2,), Ones()), None),
         (Header("U8", (2,), Randint(0, 256)), None),

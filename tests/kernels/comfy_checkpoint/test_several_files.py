@@ -220,3 +220,13 @@ def test_a_script_writes_every_file(tmp_path: Any, monkeypatch: pytest.MonkeyPat
     assert names["others"] == [SECOND, "c.safetensors"]
     with safe_open(SECOND, framework="pt") as opened:
         assert read_header(opened) == NORM
+
+
+def test_markers_are_read_by_name() -> None:
+    """The library lists a file's tensors sorted, whatever order they are written in."""
+    broken = {**NVFP4, "weight": Header("U8", (128, 33))}
+    call = ComfyCall(file({"b.fc": ({"format": "nvfp4"}, broken), "a.fc": ({"format": "nvfp4"}, broken)}))
+    raised = OPERATION.examine(call).raised
+    assert raised is not None
+    assert "'a.fc'" in str(raised)
+    assert [layer.prefix for layer in call.layers] == ["a.fc", "b.fc"]
