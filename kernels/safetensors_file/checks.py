@@ -292,25 +292,27 @@ class MetadataIncompleteBuffer(FileCheck):
     message = f"{PREFIX}incomplete metadata, file not fully covered"
     formerly = (f"{PREFIX}MetadataIncompleteBuffer",)
     sites = at(READ, 421)
-    reason = "by its header the file has {end:,} bytes, and it has {size:,}: {difference}"
+    reason = "by its header the file has {end:,} bytes, and it has {held}: {difference}"
     requires = "a file that ends with its last tensor"
     end: int = aside()
-    size: int = aside()
+    held: str = aside()
     difference: str = aside()
 
     @classmethod
     def evaluable(cls, call: SafetensorsCall, /) -> bool:
-        return call.filename.size is not None and not call.filename.faulty
+        file = call.filename
+        return not file.faulty and (file.size is not None or file.storage_bytes > file.end)
 
     @classmethod
     def find(cls, call: SafetensorsCall, /) -> Iterator[Self]:
         end, size = call.filename.end, call.filename.storage_bytes
+        least = "at least " if call.filename.size is None else ""
         if end > size:
-            yield cls(
-                end, size, f"{end - size:,} are missing, as after a download or a copy that was cut short"
-            )
+            missing = f"{end - size:,} are missing, as after a download or a copy that was cut short"
+            yield cls(end, f"{size:,}", missing)
         elif end < size:
-            yield cls(end, size, f"{size - end:,} follow the last tensor that no entry speaks of")
+            left = f"{least}{size - end:,} follow the last tensor that no entry speaks of"
+            yield cls(end, f"{least}{size:,}", left)
 
     @classmethod
     def example(cls) -> SafetensorsCall:

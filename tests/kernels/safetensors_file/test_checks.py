@@ -190,6 +190,8 @@ def status(start: FileStart, check: str) -> Status:
 def test_without_the_size_nothing_is_said_of_the_data() -> None:
     start = FileStart(VALID.filename.data[:-12])
     assert status(start, "metadata_incomplete_buffer") is Status.NOT_REACHED
+    more = replace(start, data=start.data + bytes(start.end))
+    assert status(more, "metadata_incomplete_buffer") is Status.FAILED
     assert not OPERATION.examine(SafetensorsCall(start)).rejected
     assert start.end == len(VALID.filename.data)
 
