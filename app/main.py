@@ -50,7 +50,10 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     )
     app.state.settings = chosen
     app.state.metrics = metrics = Metrics()
-    app.state.quotas = Quotas(lambda: open_ledger(chosen.data, chosen.broker_url))
+    keys = chosen.keyring()
+    app.state.quotas = Quotas(
+        lambda: open_ledger(chosen.data, chosen.broker_url), named=keys.named, longest=chosen.run_timeout
+    )
     app.state.readiness = {}
     problems.install(app)
     openapi.install(app)
@@ -61,7 +64,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     app.add_middleware(BodyLimit, limit=chosen.max_body_bytes)
     app.add_middleware(
         Gate,
-        keys=chosen.keyring(),
+        keys=keys,
         anonymous=chosen.anonymous == "read",
         limiter=Limiter(chosen.rate) if chosen.rate else None,
         most_bytes=int(chosen.max_header_bytes),

@@ -145,6 +145,16 @@ class Keyring:
             self._refresh(self.file)
         return self._callers.get(digest_of(key))
 
+    def named(self, name: str) -> Caller | None:
+        """Whoever has the key of this name now: a job may outlive its key. Nobody's name, and any where the
+        service has no keys, has no limits.
+        """
+        if not name or not self:
+            return Caller(name)
+        if self.file is not None and monotonic() - self._looked > RECHECK:
+            self._refresh(self.file)
+        return next((caller for caller in self._callers.values() if caller.name == name), None)
+
     def _refresh(self, file: Path) -> None:
         """Take the file's new content; a file that cannot be read or is wrong leaves the keys as they are."""
         self._looked = monotonic()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections import defaultdict
-from collections.abc import Callable
-from contextlib import closing
+from asyncio import shield
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import time
 from typing import Protocol, cast
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.access.caller import Caller
-from app.errors import TooManyRequests
+from app.errors import Forbidden, TooManyRequests
 
 DAY = 86_400
 FILE = "usage.sqlite"
@@ -86,26 +89,84 @@ class FileLedger:
             base.execute("DELETE FROM spent WHERE day < ?", (day - KEPT_DAYS,))
 
 
+@dataclass(slots=True)
+class Turn:
+    """A run that was admitted, and the seconds for which it had a worker."""
+
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Told by whoever had it run."""
+        self.seconds += seconds
+
+
 class Quotas:
-    """Admits runs and counts what they took; several runs admitted at once may together exceed a quota by
-    what one of them takes.
+    """Admits each run of a key and counts what it took, however it ended. A quota is exceeded by what one
+    run takes at most, by one for each replica.
+
+    longest   seconds that one run may take
     """
 
-    def __init__(self, ledger: Callable[[], Ledger], clock: Callable[[], float] = time) -> None:
-        """`ledger` is called when the first seconds are counted or asked for."""
+    def __init__(
+        self,
+        ledger: Callable[[], Ledger],
+        clock: Callable[[], float] = time,
+        *,
+        named: Callable[[str], Caller | None] = Caller,
+        longest: float = 60.0,
+    ) -> None:
+        """`ledger` is called when the first seconds are counted or asked for; `named` finds a key's caller
+        by its name, None where it is gone.
+        """
         self._open = ledger
         self._clock = clock
+        self._named = named
+        self._longest = longest
+        self._under_way: Counter[str] = Counter()
+        # What the ledger could not take.
+        self._owed: defaultdict[tuple[str, int], float] = defaultdict(float)
 
     @cached_property
     def _ledger(self) -> Ledger:
         return self._open()
+
+    @asynccontextmanager
+    async def run(self, owner: str) -> AsyncIterator[Turn]:
+        """One run of `owner` (a caller's name): TooManyRequests or Forbidden where it may not begin."""
+        turn = Turn()
+        self._under_way[owner] += 1
+        try:
+            await run_in_threadpool(self._begin, owner, self._under_way[owner] - 1)
+            yield turn
+        finally:
+            try:
+                # A job that is cancelled has spent what it has spent.
+                await shield(run_in_threadpool(self.charge, owner, turn.seconds))
+            finally:
+                self._under_way[owner] -= 1
+
+    def _begin(self, owner: str, others: int) -> None:
+        """As `admit`, with `others` of the owner's runs under way."""
+        caller = self._named(owner)
+        if caller is None:
+            raise Forbidden(f"The key {owner} is not one of this service any more.")
+        self.admit(caller)
+        if caller.gpu_seconds is None or not others:
+            return
+        left = caller.gpu_seconds - self._spent(owner, int(self._clock() // DAY))
+        if others * self._longest >= left:
+            raise TooManyRequests(
+                f"Runs of the key {owner} that are under way may take the {left:.1f} seconds that are left "
+                "of its quota of today.",
+                retry_after=self._longest,
+            )
 
     def admit(self, caller: Caller) -> None:
         """Raise TooManyRequests where the caller's seconds of today are spent."""
         if caller.gpu_seconds is None:
             return
         now = self._clock()
-        spent = self._ledger.spent(caller.name, int(now // DAY))
+        spent = self._spent(caller.name, int(now // DAY))
         if spent >= caller.gpu_seconds:
             raise TooManyRequests(
                 f"The key {caller.name} has used {spent:.1f} of its {caller.gpu_seconds:g} seconds of runs "
@@ -114,9 +175,26 @@ class Quotas:
             )
 
     def charge(self, owner: str, seconds: float) -> None:
-        """Count what a run of `owner` (a caller's name) took."""
-        if seconds > 0:
-            self._ledger.add(owner, int(self._clock() // DAY), seconds)
+        """Count what a run of `owner` (a caller's name) took; what cannot be written now is written with the
+        owner's next run, unless the service ends before.
+        """
+        if seconds <= 0:
+            return
+        key = owner, int(self._clock() // DAY)
+        seconds += self._owed.pop(key, 0.0)
+        try:
+            self._ledger.add(*key, seconds)
+        except (sqlite3.Error, OSError) as error:
+            self._owed[key] += seconds
+            log.error("%.1f seconds of runs cannot be written: %s", seconds, error)
+
+    def _spent(self, owner: str, day: int) -> float:
+        owed = self._owed.get((owner, day), 0.0)
+        try:
+            return self._ledger.spent(owner, day) + owed
+        except (sqlite3.Error, OSError) as error:
+            log.error("quotas cannot be read: %s", error)
+            return owed
 
 
 def quotas_of(connection: HTTPConnection) -> Quotas:

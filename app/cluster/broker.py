@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import Celery
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -57,3 +59,9 @@ def connect(url: str) -> Redis:
         url, decode_responses=True, socket_timeout=5.0, socket_connect_timeout=5.0, retry=retry
     )
     return client
+
+
+def broker_time(redis: Any) -> float:
+    """The time of Redis, which all hosts share, seconds."""
+    seconds, microseconds = redis.time()
+    return float(seconds + microseconds / 1e6)

@@ -46,6 +46,10 @@ def cancel_key(run: str) -> str:
     return f"{PREFIX}:cancel:{run}"
 
 
+BEGAN = "began"
+"""The time of Redis at which the node began."""
+
+
 def holder_key(run: str) -> str:
-    """Hash: which node is at a run, and how often it was delivered."""
+    """Hash: which node is at a run, since when, and how often it was delivered."""
     return f"{PREFIX}:run:{run}"

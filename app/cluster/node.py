@@ -23,7 +23,7 @@ from celery.worker import state
 from redis import Redis, RedisError
 
 from app.cluster import names
-from app.cluster.broker import connect, make_celery
+from app.cluster.broker import broker_time, connect, make_celery
 from app.cluster.wire import Unreadable, outcome_json, queue_of, read_job, worker_json
 from app.settings import Settings
 from app.worker.messages import Outcome, Worker
@@ -108,10 +108,10 @@ class Node:
             try:
                 self._redis.set(names.NODES + node, text, ex=names.ALIVE)
                 self._redis.hset(names.KINDS, queue, text)
-                self._redis.zadd(names.SEEN, {node: _now(self._redis)})
+                self._redis.zadd(names.SEEN, {node: broker_time(self._redis)})
                 if self._leaving.wait(names.BEAT):
                     self._redis.delete(names.NODES + node)
-                    self._redis.zadd(names.SEEN, {node: _now(self._redis) - names.ALIVE})
+                    self._redis.zadd(names.SEEN, {node: broker_time(self._redis) - names.ALIVE})
                     return
             except RedisError as error:
                 log.error("the broker cannot be reached: %s", error)
@@ -144,7 +144,8 @@ class Node:
         key = names.holder_key(run)
         holder = self._lasting(self._redis.hget, key, "node")
         before = self._lasting(self._redis.hincrby, key, "deliveries", 1) - 1
-        self._lasting(self._redis.hset, key, "node", self.name)
+        now = self._lasting(broker_time, self._redis)
+        self._lasting(self._redis.hset, key, mapping={"node": self.name, names.BEGAN: now})
         self._lasting(self._redis.expire, key, names.OUTCOME_KEPT)
         if before:
             log.warning("run %s comes again: %s, which had it, is gone", run, holder)
@@ -197,12 +198,6 @@ class Node:
             return bool(self._redis.exists(names.cancel_key(run)))
         except RedisError:
             return False  # the run goes on while the broker is away
-
-
-def _now(redis: Any) -> float:
-    """The time of Redis, which all hosts share, seconds."""
-    seconds, microseconds = redis.time()
-    return float(seconds + microseconds / 1e6)
 
 
 def _is_leaving() -> bool:

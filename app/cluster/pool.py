@@ -13,23 +13,25 @@ from typing import Any
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
-from app.cluster.broker import connect, make_celery, visibility
+from app.cluster.broker import broker_time, connect, make_celery, visibility
 from app.cluster.names import (
     ALIVE,
     BEAT,
+    BEGAN,
     KINDS,
     KNOWN,
     OUTCOME_KEPT,
     SEEN,
     TASK,
     cancel_key,
+    holder_key,
     outcome_key,
     queue_key,
 )
 from app.cluster.wire import job_json, queue_of, read_outcome, read_worker
 from app.settings import Settings
 from app.worker.messages import Job, Outcome, Worker
-from app.worker.pool import WAITING_PER_WORKER, PoolBusy
+from app.worker.pool import WAITING_PER_WORKER, PoolBusy, Spent, uncounted
 from kernels.target import Target
 
 log = logging.getLogger("faultbook.cluster")
@@ -116,7 +118,7 @@ class ClusterPool:
         wanted = (worker for worker in known if device in ("auto", _kind(worker)))
         return next((worker for found in (suited, serving, wanted, known) for worker in found), None)
 
-    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
+    async def run(self, job: Job, worker: Worker | None = None, spent: Spent = uncounted) -> Outcome:
         """Run one job; raises PoolBusy where no such host lives, or too much waits for it."""
         if worker is None:
             raise PoolBusy(self.failure or self.absence)
@@ -127,10 +129,16 @@ class ClusterPool:
         self._waiting[run] = answer
         try:
             await self._send(run, job, queue)
-            return await self._outcome(answer, queue)
-        except BaseException:
+            outcome = await self._outcome(answer, queue)
+            spent(outcome.seconds)
+            return outcome
+        except BaseException as end:
             with suppress(RedisError):
-                await asyncio.shield(run_in_threadpool(self._cancel, run))
+                seconds = await asyncio.shield(run_in_threadpool(self._cancel, run))
+                # A host that vanished is not the owner's to pay for.
+                if isinstance(end, asyncio.CancelledError):
+                    self.seconds += seconds
+                    spent(seconds)
             raise
         finally:
             self._waiting.pop(run, None)
@@ -170,8 +178,11 @@ class ClusterPool:
         self.seconds += outcome.seconds
         return outcome
 
-    def _cancel(self, run: str) -> None:
+    def _cancel(self, run: str) -> float:
+        """Have a run ended; the seconds for which it has had a worker."""
         self._redis.set(cancel_key(run), "1", ex=OUTCOME_KEPT)
+        began: Any = self._redis.hget(holder_key(run), BEGAN)
+        return max(0.0, broker_time(self._redis) - float(began)) if began else 0.0
 
     async def _look(self) -> None:
         """Keep up with who is there."""

@@ -55,9 +55,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     catalog = load_catalog()
     settings = app.state.settings
     pool = open_pool(settings)
-    charge = app.state.quotas.charge
     upstream = opened(settings)
-    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, catalog.dataset_version, charge, upstream)
+    quotas, version = app.state.quotas, catalog.dataset_version
+    diagnoser = Diagnoser(settings, pool, catalog.record_id_of, version, quotas, upstream)
     app.state.diagnoser = diagnoser
     app.state.recent = Recent()
     app.state.jobs = jobs = Jobs(

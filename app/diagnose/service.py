@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
+from app.access.quotas import MemoryLedger, Quotas
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
 from app.diagnose.advice import advice
@@ -28,7 +29,7 @@ from app.diagnose.answers import (
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity, interpreter
 from app.diagnose.rows import RecordIds, Rows
-from app.errors import ContentTooLarge, Fault, Unavailable
+from app.errors import ContentTooLarge, Fault, Forbidden, TooManyRequests, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
 from app.upstream.comparing import launches_safely
@@ -56,13 +57,6 @@ Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 
 async def _nobody(_kind: str, _data: dict[str, Any]) -> None:
     """Reports that nobody reads."""
-
-
-Charge = Callable[[str, float], None]
-
-
-def _free(owner: str, seconds: float) -> None:
-    """Nobody counts what runs take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +101,13 @@ class Diagnoser:
         pool: Runs,
         record_id: RecordIds,
         dataset_version: str,
-        charge: Charge = _free,
+        quotas: Quotas | None = None,
         upstream: Upstream | None = None,
     ) -> None:
-        """`charge` is told the owner of each run and the seconds for which it had a worker; `upstream` is
-        asked beside it.
-        """
+        """`quotas` admit each run and count what it took, for its owner; `upstream` is asked beside it."""
         self._settings = settings
         self._upstream = upstream
-        self._charge = charge
+        self._quotas = quotas or Quotas(MemoryLedger)
         self._pool = pool
         self._compiler = Compiler(settings.run_timeout)
         self._record_id = record_id
@@ -239,7 +231,12 @@ class Diagnoser:
             outcome = None
             fits = storage(repair.call) <= self._settings.max_tensor_bytes
             if fits and _buildable(repair.call) and monotonic() < deadline:
-                outcome = await self._run(question, repair.call)
+                try:
+                    outcome = await self._run(question, repair.call)
+                except (Forbidden, TooManyRequests):
+                    deadline = monotonic()  # the call itself was the last that its owner may run
+                    tried.append(Tried(repair))
+                    continue
                 await report(
                     "fix", {"title": repair.title, "ending": outcome.ending, "agrees": outcome.agrees}
                 )
@@ -287,9 +284,8 @@ class Diagnoser:
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
             job = Job(question.operation.name, call, question.seed)
-            outcome = await self._pool.run(job, question.worker)
-            await run_in_threadpool(self._charge, question.owner, outcome.seconds)
-            return outcome
+            async with self._quotas.run(question.owner) as turn:
+                return await self._pool.run(job, question.worker, turn.add)
         except PoolBusy as error:
             raise Unavailable(f"No run now: {error}.") from None
 

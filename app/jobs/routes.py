@@ -101,12 +101,14 @@ async def cancel_job(request: Request, job: Id) -> Response:
 
 
 async def accept(request: Request, asked: Asked, preference: Preference) -> Response:
-    """The answer to a request that prefers not to wait: 202, or the diagnosis where it came soon enough."""
+    """The answer to a request that prefers not to wait: 202, or the diagnosis where it came within the time
+    that the request has named.
+    """
     jobs = jobs_of(request)
     job = await jobs.accept(asked, caller_of(request).name)
     headers = {"Preference-Applied": preference.applied, "Location": link(request, f"/api/diagnoses/{job}")}
     found = await jobs.ended(job, preference.wait or 0.0)
-    answer = _answer(request, found)
+    answer = _state(found, 202) if preference.wait is None else _answer(request, found)
     answer.headers.update(headers)
     return answer
 

@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -45,6 +45,13 @@ STARTED_FROM = ("app.cli", "app.main")
 
 XID_DELAY = 0.3
 """Seconds after a crash until the driver's word of it has arrived."""
+
+
+Spent = Callable[[float], None]
+
+
+def uncounted(_seconds: float) -> None:
+    """Nobody asks how long a run had a worker."""
 
 
 class PoolBusy(Exception):
@@ -91,8 +98,10 @@ class Runs(Protocol):
     def choose(self, device: str, target: Target | None) -> Worker | None:
         """Who would run a call for `target` on `device` (auto, cpu or cuda); None while nobody is known."""
 
-    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
-        """Run one job on such a worker; raises PoolBusy where that cannot be now."""
+    async def run(self, job: Job, worker: Worker | None = None, spent: Spent = uncounted) -> Outcome:
+        """Run one job on such a worker; raises PoolBusy where that cannot be now. `spent` is told once for
+        how many seconds it had a worker, also where it was cancelled.
+        """
 
 
 class WorkerPool:
@@ -198,7 +207,7 @@ class WorkerPool:
         if self._watch is not None:
             await asyncio.to_thread(self._watch.close)
 
-    async def run(self, job: Job, worker: Worker | None = None) -> Outcome:
+    async def run(self, job: Job, worker: Worker | None = None, spent: Spent = uncounted) -> Outcome:
         """Run one job; raises PoolBusy instead of queueing without end.
 
         Cancelled, it ends the job's process.
@@ -213,9 +222,11 @@ class WorkerPool:
         try:
             outcome = await slot.run(job)
         finally:
-            self.seconds += monotonic() - began
+            seconds = monotonic() - began
+            self.seconds += seconds
+            spent(seconds)
             self._release(slot)
-        outcome = replace(outcome, seconds=monotonic() - began)
+        outcome = replace(outcome, seconds=seconds)
         if outcome.ending in ("crashed", "timed-out"):
             outcome = await self._explained(outcome, began)
         return outcome

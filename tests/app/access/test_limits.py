@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
+from contextlib import AsyncExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
 
 from app.access.caller import Caller
-from app.access.quotas import DAY, FileLedger, Ledger, MemoryLedger, Quotas, open_ledger
+from app.access.keys import Keyring
+from app.access.quotas import DAY, FILE, FileLedger, Ledger, MemoryLedger, Quotas, open_ledger
 from app.access.rates import MOST_CALLERS, Limiter, Rate, network_of
-from app.errors import TooManyRequests
+from app.errors import Forbidden, TooManyRequests
 from app.settings import SettingsError, load
 
 
@@ -89,6 +93,84 @@ def test_seconds_of_runs_are_limited_by_day(ledger: Ledger) -> None:
 def test_no_seconds_at_all_are_no_runs(ledger: Ledger) -> None:
     with pytest.raises(TooManyRequests):
         Quotas(lambda: ledger).admit(Caller("alice", gpu_seconds=0.0))
+
+
+def test_however_a_run_ends_its_seconds_count(ledger: Ledger) -> None:
+    quotas = Quotas(lambda: ledger, lambda: 1000.0, named=lambda name: Caller(name, gpu_seconds=10.0))
+
+    async def cancelled() -> None:
+        async with quotas.run("alice") as turn:
+            turn.add(7.0)
+            raise asyncio.CancelledError
+
+    for _ in range(2):
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(cancelled())
+    with pytest.raises(TooManyRequests, match=r"alice has used 14\.0 of its 10 seconds"):
+        asyncio.run(cancelled())
+
+
+def test_runs_at_once_do_not_exceed_a_quota_together(ledger: Ledger) -> None:
+    quotas = Quotas(
+        lambda: ledger,
+        lambda: 1000.0,
+        named=lambda name: Caller(name, gpu_seconds=150.0 if name == "alice" else None),
+        longest=60.0,
+    )
+
+    async def tried(owner: str, count: int) -> int:
+        """How many of `count` runs that are begun at once, and take 60 s each, are admitted."""
+        async with AsyncExitStack() as running:
+            admitted = 0
+            for _ in range(count):
+                with suppress(TooManyRequests):
+                    (await running.enter_async_context(quotas.run(owner))).add(60.0)
+                    admitted += 1
+        return admitted
+
+    assert asyncio.run(tried("alice", 9)) == 3
+    assert ledger.spent("alice", 0) == 180.0
+    assert asyncio.run(tried("alice", 9)) == 0
+    assert asyncio.run(tried("bob", 9)) == 9
+
+
+def test_a_key_that_is_gone_runs_nothing_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"alice:diagnose:sha256-{'0' * 64}:9\n")
+    keys = Keyring(file=file)
+    named = keys.named("alice")
+    assert named is not None
+    assert named.gpu_seconds == 9.0
+    monkeypatch.setattr("app.access.keys.RECHECK", 0.0)
+    file.write_text("")
+
+    async def run() -> None:
+        async with Quotas(MemoryLedger, named=keys.named).run("alice"):
+            pass
+
+    with pytest.raises(Forbidden, match="alice is not one of this service any more"):
+        asyncio.run(run())
+    # Without keys, or without a name, nobody is limited.
+    assert keys.named("") == Caller()
+    assert Keyring().named("alice") == Caller("alice")
+
+
+def test_seconds_that_cannot_be_written_are_not_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = FileLedger(tmp_path)
+    ledger._open = lambda: sqlite3.connect(tmp_path / FILE, timeout=0.01)  # type: ignore[method-assign]
+    quotas = Quotas(lambda: ledger, lambda: 1000.0)
+    alice = Caller("alice", gpu_seconds=10.0)
+    with closing(sqlite3.connect(tmp_path / FILE)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        quotas.charge("alice", 6.0)
+        quotas.charge("alice", 5.0)
+        assert "database is locked" in caplog.text
+        with pytest.raises(TooManyRequests, match=r"11\.0"):
+            quotas.admit(alice)
+    quotas.charge("alice", 1.0)
+    assert ledger.spent("alice", 0) == 12.0
 
 
 def test_a_restart_keeps_what_was_spent_and_old_days_go(tmp_path: Path) -> None:

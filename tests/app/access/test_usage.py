@@ -14,8 +14,8 @@ from app.access.keys import digest_of, new_key
 from app.main import create_app
 from app.settings import Settings
 
-KEYS = {name: new_key() for name in ("alice", "bob", "root")}
-QUOTAS = {"alice": ":0.0001", "bob": "", "root": ""}
+KEYS = {name: new_key() for name in ("alice", "bob", "carol", "root")}
+QUOTAS = {"alice": ":0.0001", "bob": "", "carol": ":0.0001", "root": ""}
 ENTRIES = ",".join(
     f"{name}:{'admin' if name == 'root' else 'diagnose'}:sha256-{digest_of(KEYS[name])}{quota}"
     for name, quota in QUOTAS.items()
@@ -50,6 +50,20 @@ def test_a_key_runs_until_its_seconds_of_the_day_are_spent(client: TestClient) -
     assert later.status_code == 429
     assert diagnose(client, "alice", "checks").status_code == 200
     assert diagnose(client, "bob", "run", seed=2).json()["verdict"] == "passed"
+
+
+def test_jobs_that_were_accepted_before_the_quota_was_spent_are_refused_after_it(client: TestClient) -> None:
+    accepted = [diagnose(client, "carol", "run", seed=100 + n, Prefer="respond-async") for n in range(12)]
+    places = [answer.headers["location"] for answer in accepted if answer.status_code != 429]
+    assert len(places) > 1, "all but the first came after its end"
+    ended = time.monotonic() + 60
+    while any(client.get(place, headers=bearer("carol")).status_code == 202 for place in places):
+        assert time.monotonic() < ended
+        time.sleep(0.05)
+    first, *others = [client.get(place, headers=bearer("carol")) for place in places]
+    assert first.json()["verdict"] == "passed"
+    assert {answer.status_code for answer in others} == {429}
+    assert others[0].json()["detail"].startswith("The key carol has used 0.")
 
 
 def test_a_result_is_for_whoever_asked_and_for_admins(client: TestClient) -> None:

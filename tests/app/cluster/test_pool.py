@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from app.cluster import names, pool
-from app.cluster.node import _now
+from app.cluster.broker import broker_time
 from app.cluster.pool import ClusterPool
 from app.cluster.wire import outcome_json, queue_of, worker_json
 from app.settings import Settings
@@ -48,7 +48,7 @@ def join(redis: RedisServer, *workers: Worker, ago: float = 0.0) -> None:
     for worker in workers:
         queue = queue_of(worker)
         redis.client.hset(names.KINDS, queue, worker_json(worker))
-        redis.client.zadd(names.SEEN, {f"{queue}:{worker.device.name}": _now(redis.client) - ago})
+        redis.client.zadd(names.SEEN, {f"{queue}:{worker.device.name}": broker_time(redis.client) - ago})
 
 
 def within(redis: RedisServer, body: Body) -> Any:
@@ -143,6 +143,27 @@ def test_hosts_that_vanish_are_told_to_whoever_waits(
 
     within(redis, body)
     assert redis.client.keys(names.cancel_key("*"))
+
+
+def test_a_run_that_is_cancelled_is_paid_for_from_its_beginning(redis: RedisServer) -> None:
+    join(redis, H200)
+    spent: list[float] = []
+
+    async def cancelled(made: ClusterPool, ago: float | None) -> None:
+        running = asyncio.ensure_future(made.run(JOB, H200, spent.append))
+        await asyncio.sleep(0.5)
+        [run] = made._waiting
+        if ago is not None:
+            began = broker_time(redis.client) - ago
+            redis.client.hset(names.holder_key(run), mapping={"node": "x", names.BEGAN: began})
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert redis.client.exists(names.cancel_key(run))
+
+    within(redis, lambda made: cancelled(made, 30.0))
+    within(redis, lambda made: cancelled(made, None))
+    assert spent == [pytest.approx(30.0, abs=5.0), 0.0]
 
 
 def test_an_outcome_of_another_version_is_no_silence(redis: RedisServer) -> None:

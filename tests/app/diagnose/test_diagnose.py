@@ -347,7 +347,7 @@ class _Gpu:
     def choose(self, *_: object) -> Worker:
         return self.worker
 
-    async def run(self, job: Job, worker: Worker) -> Outcome:
+    async def run(self, job: Job, worker: Worker, _: object) -> Outcome:
         assert job.call != refused(), "a refused call is not run"
         return Outcome("returned", self.worker.device, "reference")
 

@@ -125,14 +125,18 @@ def test_a_run_that_is_cancelled_ends_its_process_and_gives_its_place_back(
     run(loop, pool, VALID)
     before = worker_of(pool)
 
+    spent: list[float] = []
+
     async def cancelled() -> None:
-        job = asyncio.ensure_future(pool.run(Job(NAME, LONG)))
+        job = asyncio.ensure_future(pool.run(Job(NAME, LONG), spent=spent.append))
         await asyncio.sleep(0.5)
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
 
     loop(cancelled())
+    [seconds] = spent
+    assert seconds == pytest.approx(0.5, abs=0.4)  # a key pays for what it cancelled
     assert run(loop, pool, VALID).agrees
     assert worker_of(pool) != before
 

@@ -79,7 +79,7 @@ def test_a_context_that_is_lost_is_noticed_whatever_the_run_said(
 def test_the_answer_says_why_nothing_was_run(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(Device("NVIDIA H200", "9.0", False), Environment(torch="2.13.0"))
 
-    async def run(self: WorkerPool, job: Job, worker: Worker | None = None) -> Outcome:
+    async def run(self: WorkerPool, job: Job, worker: Worker | None, _: object) -> Outcome:
         return Outcome("unsupported", device=Device("NVIDIA H200", "9.0", False), detail=f"not run: {WHY}")
 
     def start(self: WorkerPool) -> None:
@@ -106,7 +106,7 @@ def test_what_the_checks_say_would_fault_runs_only_where_that_is_allowed(
 ) -> None:
     ran: list[str] = []
 
-    async def run(self: WorkerPool, job: Job, worker: Worker | None = None) -> Outcome:
+    async def run(self: WorkerPool, job: Job, worker: Worker | None, _: object) -> Outcome:
         ran.append(job.operation)
         return Outcome("crashed", detail="the run broke the CUDA context")
 
