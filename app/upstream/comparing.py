@@ -9,7 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from app.upstream.oracle import Answer
-from kernels.checking import Check, Examination, Origin, Severity
+from kernels.checking import Check, Origin, Severity
+from kernels.examining import Examination
 from kernels.registry import Operation
 from kernels.upstream import Site
 
@@ -119,7 +120,7 @@ def _reads_as(predicted: Check[Any], answer: Answer) -> bool:
         if found < 0:
             return False
         place = found + len(part)
-    return theirs.startswith(parts[0])
+    return ours.startswith(ELLIPSIS) or theirs.startswith(parts[0])
 
 
 def _placed(message: str, predicted: Check[Any]) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, ClassVar, Self
 
-from kernels.checking import Fix, aside
+from kernels.checking import Category, Fix, aside
 from kernels.dtypes import DType
 from kernels.inkling_attn_prologue.bound import PrologueCheck
 from kernels.inkling_attn_prologue.derived import INT64, tokens, whole
+from kernels.inkling_attn_prologue.parts import Part, PartCheck
 from kernels.inkling_attn_prologue.python_errors import (
     WIDTHS,
     PythonError,
     WidthIsNotANumber,
     WidthIsText,
-    Widths,
+    between_offsets,
 )
 from kernels.inkling_attn_prologue.signature import HEAD, PrologueCall
 from kernels.upstream import SGLANG, File
@@ -25,38 +26,56 @@ CPP_ARGS = File(SGLANG, "python/sglang/kernels/jit/utils/compile/cpp_args.py")
 CPP_DTYPES = frozenset(DType) - {DType.F8_E8M0, DType.C64, DType.C128, DType.F4, DType.F6_E2M3, DType.F6_E3M2}
 """Element types that upstream can name in C++."""
 
+LEAST_SIZE = -(2**62)
+"""The least number that torch takes for a size, if a wrong one: smaller ones stand for symbols."""
+
+
+class Width(PartCheck):
+    """Results are allocated one after the other: q's with dq as a size, then those of k and v with dkv."""
+
+    raises: ClassVar[type[Exception]] = TypeError
+    parts = WIDTHS
+    looks_at = WIDTHS
+    category: ClassVar[Category] = "values"
+
+    @staticmethod
+    def asked(part: Part) -> Any:
+        """The width, whatever it is."""
+        return getattr(part.call, part.name)
+
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        yield from between_offsets(part.call, part.name)
+
 
 @dataclass(frozen=True)
-class WidthIsNotASize(Widths):
-    """Results are allocated with the widths as sizes, and torch takes whole numbers only."""
+class WidthIsNotASize(Width):
+    """torch takes whole numbers only as sizes."""
 
     message = (
         "empty(): argument 'size' failed to unpack the object at pos 2 with error "
         '"type must be tuple of ints,but got {got}"'
     )
     reason = "{argument} is a {got}; it must be an int"
-    looks_at = ("dq", "dkv")
     requires = "dq and dkv ints"
+    category = "type"
     premises = (WidthIsNotANumber, WidthIsText)
     got: str
     argument: str = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        for name in WIDTHS:
-            value: object = getattr(call, name)
-            if not isinstance(value, int):
-                yield cls(type(value).__name__, name)
-            elif name == "dq" and not 0 <= value < INT64:
-                return  # allocated first, dq is what torch refuses first
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        if not isinstance(cls.asked(part), int):
+            yield cls(type(cls.asked(part)).__name__, part.name)
 
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        call = part.call
         same = {name: whole(getattr(call, name)) for name in WIDTHS}
         if all(value is not None and value == getattr(call, name) for name, value in same.items()):
             said = " and ".join(f"{n}={v}" for n, v in same.items() if type(getattr(call, n)) is not int)
             yield Fix(f"Pass {said}, an int", call.replace(**same), safe=True)
         else:
-            yield from super().fixes(call)
+            wrong = (name for name in WIDTHS if not isinstance(getattr(call, name), (int, float)))
+            yield from between_offsets(call, *wrong)
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -64,18 +83,15 @@ class WidthIsNotASize(Widths):
 
 
 @dataclass(frozen=True)
-class WidthTooLarge(PythonError):
+class WidthTooLarge(Width):
     """torch's sizes have 64 bits."""
 
-    raises = TypeError
     message = (
         "empty(): argument 'size' failed to unpack the object at pos 2 with error "
         '"Overflow when unpacking long long\nException raised from {trace}"'
     )
     reason = "{argument} is {width}, beyond 64 bits"
-    looks_at = ("dq", "dkv")
     requires = "dq and dkv below 2^63"
-    category = "values"
     premises = (WidthIsNotASize,)
     trace: str
     """torch's own stack trace, which no two builds share."""
@@ -83,23 +99,10 @@ class WidthTooLarge(PythonError):
     width: int = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        for name in WIDTHS:
-            value = getattr(call, name)
-            if not isinstance(value, int):
-                continue  # dq speaks first, see WidthIsNotASize
-            if not -INT64 <= value < INT64:
-                yield cls("…", name, value)
-            elif name == "dq" and value < 0:
-                return
-
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        start, end = (call.q_off, call.k_off) if self.argument == "dq" else (call.k_off, call.v_off)
-        offsets: tuple[object, ...] = (start, end)
-        held = end - start if all(isinstance(offset, int) for offset in offsets) else 0
-        if 0 < held < INT64:
-            said = f"Pass {self.argument}={held}, what lies between the offsets"
-            yield Fix(said, call.replace(**{self.argument: held}), safe=False)
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        width = cls.asked(part)
+        if not -INT64 <= width < INT64:
+            yield cls("…", part.name, width)
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -107,28 +110,51 @@ class WidthTooLarge(PythonError):
 
 
 @dataclass(frozen=True)
-class NegativeWidth(PythonError):
+class WidthTakenForASymbol(Width):
+    """Numbers below -2^62 are how torch writes down sizes that it does not know yet."""
+
+    raises = RuntimeError
+    message = "{place}: SymIntArrayRef expected to contain only concrete integers"
+    reason = "{argument} is {width}; torch takes sizes below -2^62 for symbols"
+    requires = "dq and dkv not negative"
+    premises = (WidthIsNotASize, WidthTooLarge)
+    place: str
+    """A file and line of the build of torch."""
+    argument: str = aside()
+    width: int = aside()
+
+    @classmethod
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        width = cls.asked(part)
+        if width < LEAST_SIZE:
+            yield cls("…", part.name, width)
+
+    @classmethod
+    def example(cls) -> PrologueCall:
+        return cls.valid.replace(dq=-INT64)
+
+
+@dataclass(frozen=True)
+class NegativeWidth(Width):
     """No tensor has a negative size."""
 
     raises = RuntimeError
     message = "Trying to create tensor with negative dimension {width}: {sizes}"
     reason = "{argument} is {width}"
-    looks_at = ("dq", "dkv")
     requires = "dq and dkv not negative"
-    category = "values"
-    premises = (WidthIsNotASize, WidthTooLarge)
+    premises = (WidthIsNotASize, WidthTooLarge, WidthTakenForASymbol)
     width: int
     sizes: list[int]
     argument: str = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        for name in WIDTHS:
-            value = getattr(call, name)
-            if isinstance(value, int) and value < 0:
-                yield cls(value, [tokens(call), value], name)
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        width = cls.asked(part)
+        if width < 0:
+            yield cls(width, [tokens(part.call), width], part.name)
 
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        call = part.call
         widths = {name: getattr(call, name) for name in WIDTHS}
         positive = {name: abs(width) for name, width in widths.items() if isinstance(width, int)}
         said = f"{self.argument}={positive[self.argument]}"
@@ -137,6 +163,34 @@ class NegativeWidth(PythonError):
     @classmethod
     def example(cls) -> PrologueCall:
         return cls.valid.replace(dq=-HEAD)
+
+
+@dataclass(frozen=True)
+class StorageOverflows(Width):
+    """The bytes of a result are counted in 64 bits, the sign's among them."""
+
+    raises = RuntimeError
+    message = "Storage size calculation overflowed with sizes={sizes}"
+    reason = "a result of {rows} rows of {argument} = {width} elements has more than 2^63 - 1 bytes"
+    requires = "results of fewer than 2^63 bytes"
+    premises = (WidthIsNotASize, WidthTooLarge, WidthTakenForASymbol, NegativeWidth)
+    beside = ("qkvr.shape", "qkvr.dtype")
+    sizes: list[int]
+    argument: str = aside()
+    rows: int = aside()
+    width: int = aside()
+
+    @classmethod
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        call, width, rows = part.call, cls.asked(part), tokens(part.call)
+        coded = call.mxfp8_quant and part.name == "dq"
+        itemsize = DType.F8_E4M3FN.itemsize if coded else call.qkvr.itemsize
+        if rows * width * itemsize >= INT64:
+            yield cls([rows, width], part.name, rows, width)
+
+    @classmethod
+    def example(cls) -> PrologueCall:
+        return cls.valid.replace(dq=2**63 - 1)
 
 
 @dataclass(frozen=True)
@@ -238,6 +292,6 @@ class _Name(str):
         return str(self)
 
 
-SIZES = (WidthIsNotASize, WidthTooLarge, NegativeWidth)
+SIZES = (WidthIsNotASize, WidthTooLarge, WidthTakenForASymbol, NegativeWidth, StorageOverflows)
 
 ALLOCATION = (*SIZES, KWeightHasNoTaps, FlagIsNotAFlag, QkvrTypeHasNoName)

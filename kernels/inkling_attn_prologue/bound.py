@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import Any, ClassVar
 
 from kernels.checking import Check, LauncherCheck
 from kernels.inkling_attn_prologue.signature import (
@@ -45,14 +45,14 @@ def at(
     return tuple(CUDA.at(RUN[call], line, line) for call, line in lines.items() if line is not None)
 
 
-def bind(checks: Iterable[type[PrologueCheck]], valid: PrologueCall) -> tuple[type[PrologueCheck], ...]:
+def bind(checks: Iterable[type[Check[Any]]], valid: PrologueCall) -> tuple[type[Check[Any]], ...]:
     """The checks as the operation of this valid call makes them: the same but for their examples.
 
     A premise stands before the check that names it, and is bound along. Of what a check looks at, the
     operation's own arguments remain.
     """
     names = {parameter.name for parameter in valid.arguments()}
-    bound: dict[type[Check[PrologueCall]], type[PrologueCheck]] = {}
+    bound: dict[type[Check[Any]], type[Check[Any]]] = {}
     for check in checks:
         namespace = {
             "__module__": check.__module__,
@@ -61,5 +61,5 @@ def bind(checks: Iterable[type[PrologueCheck]], valid: PrologueCall) -> tuple[ty
             "premises": tuple(bound[premise] for premise in check.premises if premise in bound),
             "looks_at": tuple(path for path in check.looks_at if path.partition(".")[0] in names),
         }
-        bound[check] = cast("type[PrologueCheck]", type(check.__name__, (check,), namespace))
+        bound[check] = type(check.__name__, (check,), namespace)
     return tuple(bound.values())

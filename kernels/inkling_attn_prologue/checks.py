@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kernels.checking import Check
 from kernels.inkling_attn_prologue.allocation import ALLOCATION
 from kernels.inkling_attn_prologue.beyond import (
     GammaMisread,
@@ -27,7 +30,6 @@ from kernels.inkling_attn_prologue.beyond_values import (
     TrackedRowsOutOfRange,
     TrackSlotOutOfRange,
 )
-from kernels.inkling_attn_prologue.bound import PrologueCheck, bind
 from kernels.inkling_attn_prologue.compiler import COMPILED
 from kernels.inkling_attn_prologue.completion import (
     fill_decode,
@@ -82,6 +84,7 @@ from kernels.inkling_attn_prologue.launcher_state import (
     StateStridesDiffer,
     WindowsStrided,
 )
+from kernels.inkling_attn_prologue.parts import staged
 from kernels.inkling_attn_prologue.python_checks import (
     PAGE_SIZE,
     DecodeHeadsNotAligned,
@@ -104,7 +107,7 @@ from kernels.registry import Operation
 
 BEFORE = (QkvrHasNoRows, WidthIsNotANumber, WidthIsText)
 
-IN_PYTHON: tuple[type[PrologueCheck], ...] = (
+IN_PYTHON: tuple[type[Check[Any]], ...] = (
     *BEFORE,
     HeadsNotAligned,
     ScaleBuffersMissing,
@@ -117,7 +120,7 @@ IN_PYTHON: tuple[type[PrologueCheck], ...] = (
     *CONVERSION,
 )
 
-IN_PYTHON_DECODE: tuple[type[PrologueCheck], ...] = (
+IN_PYTHON_DECODE: tuple[type[Check[Any]], ...] = (
     *BEFORE,
     DecodeHeadsNotAligned,
     DecodeScaleBuffersMissing,
@@ -143,7 +146,7 @@ BEYOND = (*ON_TYPES, *ON_SIZES, *ON_LAYOUT, *ON_VALUES, *ON_SETTINGS)
 BEYOND_DECODE = (*BEYOND, TrackSlotsMisread, TrackSlotOutOfRange, PaddingNotMasked)
 BEYOND_EXTEND = (*BEYOND, SequenceMisread, TrackMaskTooLong, TrackedRowsOutOfRange, SequencesOutOfStep)
 
-DECODE: tuple[type[PrologueCheck], ...] = (
+DECODE: tuple[type[Check[Any]], ...] = (
     *IN_PYTHON_DECODE,
     *ON_ROWS,
     *ON_STATE,
@@ -157,7 +160,7 @@ DECODE: tuple[type[PrologueCheck], ...] = (
     *BEYOND_DECODE,
 )
 
-VERIFY: tuple[type[PrologueCheck], ...] = (
+VERIFY: tuple[type[Check[Any]], ...] = (
     *IN_PYTHON,
     IndicesDimensions,
     DraftsDoNotTileTokens,
@@ -175,7 +178,7 @@ VERIFY: tuple[type[PrologueCheck], ...] = (
     *BEYOND,
 )
 
-EXTEND: tuple[type[PrologueCheck], ...] = (
+EXTEND: tuple[type[Check[Any]], ...] = (
     *IN_PYTHON,
     IndicesDimensions,
     *ON_ROWS,
@@ -203,9 +206,9 @@ VALID_VERIFY = fit_verify({})
 VALID_EXTEND = fit_extend({})
 
 
-STAGES_DECODE = bind(DECODE, VALID_DECODE)
-STAGES_VERIFY = bind(VERIFY, VALID_VERIFY)
-STAGES_EXTEND = bind(EXTEND, VALID_EXTEND)
+STAGES_DECODE = staged(DECODE, VALID_DECODE)
+STAGES_VERIFY = staged(VERIFY, VALID_VERIFY)
+STAGES_EXTEND = staged(EXTEND, VALID_EXTEND)
 
 MODULE = "sglang.kernels.ops.attention.inkling_attn_prologue"
 STORED = ("k_buf", "v_buf", "sfk", "sfv")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import isfinite
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from kernels.checking import Category, Fix, aside
+from kernels.checking import Category, Check, Fix, aside
 from kernels.dtypes import DType
-from kernels.inkling_attn_prologue.allocation import NegativeWidth, WidthIsNotASize
+from kernels.inkling_attn_prologue.allocation import SIZES, WidthIsNotASize
 from kernels.inkling_attn_prologue.derived import pool_rows, tokens, whole
+from kernels.inkling_attn_prologue.parts import Part, PartCheck
 from kernels.inkling_attn_prologue.python_errors import KBufHasNoSlots, PythonError
 from kernels.inkling_attn_prologue.signature import HEAD, DecodeCall, PrologueCall
 from kernels.spec import Shape, TensorSpec
@@ -80,24 +81,77 @@ class EpsIsText(Eps):
         return cls.valid.replace(eps="x")
 
 
-class Pools(PythonError):
-    """Each pool is viewed as rows of whole heads, [-1, dkv // 128 · 128]."""
+class Pools(PartCheck):
+    """Each pool is viewed as rows of whole heads, [-1, dkv // 128 · 128], the keys' before the values'."""
 
     raises = RuntimeError
-    premises: ClassVar[tuple[type[PythonError], ...]] = (NegativeWidth,)
+    parts = ("k_buf", "v_buf")
+    premises: ClassVar[tuple[type[Check[Any]], ...]] = (*SIZES, KBufHasNoSlots)
+    looks_at: ClassVar[tuple[str, ...]] = ("k_buf.shape", "v_buf.shape", "dkv")
+    beside = ("dkv",)
+    category: ClassVar[Category] = "shape"
 
     @staticmethod
-    def row(call: PrologueCall) -> int:
-        """Elements of a row."""
-        return call.dkv // HEAD * HEAD
+    def pool(part: Part) -> tuple[TensorSpec, int]:
+        """The pool and the elements of a row."""
+        pool: TensorSpec = getattr(part.call, part.name)
+        return pool, part.call.dkv // HEAD * HEAD
 
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        row = self.row(call)
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        call = part.call
+        row = call.dkv // HEAD * HEAD
+        held = next(filter(None, map(_held, (call.k_buf, call.v_buf))), 0)
+        if row == 0 and held:
+            note = "the slices of qkvr, the weights and the state must hold that many heads"
+            yield Fix(f"Pass dkv={held}, the pool's heads", call.replace(dkv=held), safe=False, note=note)
         if row and call.k_buf.ndim:
             shape = (call.k_buf.shape[0], row // HEAD, HEAD)
             fixed = call.with_tensor("k_buf", shape=shape).with_tensor("v_buf", shape=shape)
             note = "the pool is what attention reads: it must be allocated so"
             yield Fix(f"Allocate the pools dense as {list(shape)}", fixed, safe=False, note=note)
+
+
+def _held(pool: TensorSpec) -> int:
+    """Elements of a slot of whole heads; 0 for what is no such pool."""
+    return pool.shape[1] * HEAD if pool.ndim == 3 and pool.shape[-1] == HEAD else 0
+
+
+@dataclass(frozen=True)
+class PoolRowsAmbiguous(Pools):
+    """Of an empty pool any number of empty rows can be made."""
+
+    message = (
+        "cannot reshape tensor of 0 elements into shape {shape} because the unspecified dimension size -1 "
+        "can be any value and is ambiguous"
+    )
+    reason = "{argument} has no elements, and dkv = {dkv_given} makes rows of none"
+    requires = "dkv at least 128"
+    shape: list[int]
+    argument: str = aside()
+    dkv_given: int = aside()
+
+    @classmethod
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        pool, row = cls.pool(part)
+        if row == 0 and pool.numel == 0:
+            yield cls([-1, row], part.name, part.call.dkv)
+
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        call = part.call
+        pool = next((pool for pool in (call.k_buf, call.v_buf) if _held(pool) and pool.numel), None)
+        if pool is not None:
+            changed = call.replace(dkv=_held(pool))
+            for name in self.parts:
+                if getattr(call, name).numel == 0:
+                    changed = changed.with_tensor(name, shape=pool.shape)
+            title = f"Pass dkv={_held(pool)} and pools of that width, {list(pool.shape)}"
+            note = "the slices of qkvr, the weights and the state must hold that many heads"
+            yield Fix(title, changed, safe=False, note=note)
+
+    @classmethod
+    def example(cls) -> PrologueCall:
+        slots = cls.valid.k_buf.shape[0]
+        return cls.valid.replace(dkv=64).with_tensor("k_buf", shape=(slots, 0, HEAD))
 
 
 @dataclass(frozen=True)
@@ -106,10 +160,8 @@ class PoolSizeDoesNotDivide(Pools):
 
     message = "shape '{shape}' is invalid for input of size {numel}"
     reason = "{argument} has {numel} elements, and dkv = {dkv_given} makes rows of {per_row} of them"
-    looks_at = ("k_buf.shape", "v_buf.shape", "dkv")
     requires = "pools of whole rows of dkv // 128 heads, dkv at least 128"
-    category = "shape"
-    premises = (NegativeWidth, KBufHasNoSlots)
+    premises = (*Pools.premises, PoolRowsAmbiguous)
     shape: list[int]
     numel: int
     argument: str = aside()
@@ -117,20 +169,10 @@ class PoolSizeDoesNotDivide(Pools):
     per_row: int = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        row = cls.row(call)
-        for name in ("k_buf", "v_buf"):
-            pool: TensorSpec = getattr(call, name)
-            if row == 0 or pool.numel % row:
-                yield cls([-1, row], pool.numel, name, call.dkv, row)
-
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        pool: TensorSpec = getattr(call, self.argument)
-        held = pool.shape[1] * HEAD if pool.ndim == 3 and pool.shape[-1] == HEAD else 0
-        if self.per_row == 0 and held:
-            note = "the slices of qkvr, the weights and the state must hold that many heads"
-            yield Fix(f"Pass dkv={held}, the pool's heads", call.replace(dkv=held), safe=False, note=note)
-        yield from super().fixes(call)
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        pool, row = cls.pool(part)
+        if row == 0 or pool.numel % row:
+            yield cls([-1, row], pool.numel, part.name, part.call.dkv, row)
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -149,19 +191,17 @@ class PoolNotViewable(Pools):
     looks_at = ("k_buf.strides", "v_buf.strides", "k_buf.shape", "v_buf.shape", "dkv")
     requires = "pools whose heads lie one after the other within a slot"
     category = "layout"
-    premises = (NegativeWidth, PoolSizeDoesNotDivide)
+    premises = (*Pools.premises, PoolRowsAmbiguous, PoolSizeDoesNotDivide)
     argument: str = aside()
     got: Shape = aside()
     strides: Shape = aside()
     row_wanted: int = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        row = cls.row(call)
-        for name in ("k_buf", "v_buf"):
-            pool: TensorSpec = getattr(call, name)
-            if pool_rows(pool, row) is None:
-                yield cls(name, pool.shape, pool.strides, row)
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        pool, row = cls.pool(part)
+        if pool_rows(pool, row) is None:
+            yield cls(part.name, pool.shape, pool.strides, row)
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -306,7 +346,7 @@ class TrackIndicesMissing(PythonError):
         return cls.valid.replace(track_mask=mask)
 
 
-POOLS = (PoolSizeDoesNotDivide, PoolNotViewable)
+POOLS = (PoolRowsAmbiguous, PoolSizeDoesNotDivide, PoolNotViewable)
 NUMBERS = (CountIsNotANumber, CountIsNotANumeral, CountTooLarge)
 
 CONVERSION = (EpsIsNotANumber, EpsIsText, *POOLS, *NUMBERS)

@@ -58,13 +58,16 @@ class Widths(PythonError):
     category = "type"
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        widths = {}
-        for name, first, second in (("dq", "q_off", "k_off"), ("dkv", "k_off", "v_off")):
-            if not isinstance(getattr(call, name), (int, float)):
-                between = _difference(getattr(call, first), getattr(call, second))
-                if between is None:
-                    return
-                widths[name] = between
+        yield from between_offsets(
+            call, *(name for name in WIDTHS if not isinstance(getattr(call, name), (int, float)))
+        )
+
+
+def between_offsets(call: PrologueCall, *names: str) -> Iterator[Fix[PrologueCall]]:
+    """The widths that the slices' offsets leave room for, where they tell all those named."""
+    ends = {"dq": (call.q_off, call.k_off), "dkv": (call.k_off, call.v_off)}
+    widths = {name: _difference(*ends[name]) for name in names}
+    if None not in widths.values():
         said = " and ".join(f"{name}={width}" for name, width in widths.items())
         yield Fix(f"Pass {said}, what lies between the offsets", call.replace(**widths), safe=False)
 
@@ -227,4 +230,5 @@ def page_of(call: PrologueCall) -> int | None:
 
 
 def _difference(first: object, second: object) -> int | None:
-    return second - first if type(first) is int and type(second) is int and second > first else None
+    held = second - first if type(first) is int and type(second) is int else 0
+    return held if 0 < held < 2**63 else None

@@ -90,7 +90,7 @@ def test_checks_and_the_guarded_function_agree(kind: str, data: st.DataObject) -
     for outcome in examination.failed():
         for occurrence in outcome.occurrences:
             assert occurrence.violation.explain()
-            for fix in occurrence.violation.fixes(call):
+            for fix in occurrence.violation.fixes(occurrence.subject):
                 operation.examine(fix.call)
     found = [outcome.occurrences[0].violation for outcome in examination.failed()]
     if examination.raised is None and any(violation.category == "values" for violation in found):

@@ -341,7 +341,7 @@ def test_found_where_it_is_and_not_beside_it(row: str) -> None:
     assert examination.rejected is (check not in WARNINGS)
     assert failed(operation, beside(base(operation))) == []
     for found in examination.failed()[0].occurrences:
-        for fix in found.violation.fixes(call):
+        for fix in found.violation.fixes(found.subject):
             assert check not in failed(operation, fix.call), fix.title
 
 

@@ -270,9 +270,10 @@ def test_an_example_breaks_its_own_check_first_and_every_fix_passes_it(
 ) -> None:
     example = check.example()
     assert isinstance(example, operation.call)
-    raised = operation.examine(example).raised
-    assert type(raised) is check
-    fixes = list(raised.fixes(example))
+    found = operation.examine(example)
+    assert type(found.raised) is check
+    [first] = [o.occurrences[0] for o in found.failed() if o.check is check]
+    fixes = list(first.violation.fixes(first.subject))
     assert fixes
     for fix in fixes:
         [outcome] = [o for o in operation.examine(fix.call).outcomes if o.check is check]
