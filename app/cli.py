@@ -261,6 +261,7 @@ def serve(
             host=settings.host,
             port=settings.port,
             http=bounded(int(settings.max_header_bytes)),
+            ws="none",  # what is no HTTP would pass by every layer that looks at requests
             forwarded_allow_ips=settings.forwarded_allow_ips,
             log_config=None,
             access_log=False,
