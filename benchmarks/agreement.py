@@ -28,7 +28,7 @@ from app.upstream.forms import CAPABILITY, job
 from app.upstream.oracle import Answer, Oracle
 from benchmarks.calls import calls
 from kernels.call import Call, arguments_json
-from kernels.checking import Examination
+from kernels.examining import Examination
 from kernels.filed import NotAllKnown
 from kernels.registry import Operation, operations
 from kernels.target import Target

@@ -1,18 +1,17 @@
-"""Checks declared once, walked two ways.
+"""Checks, declared once; `kernels.examining` walks them over a call.
 
 A check is a class, a violation is an instance of it, and the instance's printed fields fill the message's
-holes in order. `guard` raises the first violation, as upstream does; `examine` lists every check as passed,
-failed or not reached. Both consume the same lazy walk.
+holes in order.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from kernels.call import Call, Edit, shown
@@ -254,191 +253,6 @@ class Given:
 
 
 Stages = Sequence["type[Check[Any]] | Given | Each | Step"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One check evaluated on one subject."""
-
-    check: type[Check[Any]]
-    status: Status
-    subject: Any
-    violations: tuple[Check[Any], ...] = ()
-
-
-def walk(
-    stages: Stages, call: Call, *, values: bool = True, blocked: set[type[Check[Any]]] | None = None
-) -> Iterator[Event]:
-    """Evaluate checks lazily in upstream's order; `values=False` leaves out those that read elements.
-
-    blocked   the checks that earlier stages leave unmet; those of these stages are added to it
-    """
-    blocked = set() if blocked is None else blocked
-    subject: Any = call
-    for stage in stages:
-        if isinstance(stage, Step):
-            if blocked.isdisjoint(stage.premises):
-                subject = stage.run(subject)
-        elif isinstance(stage, Each):
-            yield from _walk_items(stage, subject, blocked, values)
-        elif isinstance(stage, Given):
-            given = blocked.isdisjoint(stage.premises)
-            for check in stage.checks:
-                yield from _walk_check(check, subject, blocked, given, values)
-        else:
-            yield from _walk_check(stage, subject, blocked, True, values)
-
-
-def _walk_check(
-    check: type[Check[Any]], subject: Any, blocked: set[type[Check[Any]]], given: bool, values: bool
-) -> Iterator[Event]:
-    if check.reads_values and not values:
-        return
-    event = evaluate(check, subject, blocked) if given else Event(check, Status.NOT_REACHED, subject)
-    if event.status is not Status.PASSED:
-        blocked.add(check)
-    yield event
-
-
-def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values: bool) -> Iterator[Event]:
-    checks = [check for check in loop.checks if values or not check.reads_values]
-    if not blocked.isdisjoint(loop.premises):
-        for check in checks:
-            blocked.add(check)
-            yield Event(check, Status.NOT_REACHED, subject)
-        return
-    before = set(blocked)
-    for item in loop.items(subject):
-        inside = set(before)
-        for check in checks if loop.select is None else loop.select(item):
-            if check.reads_values and not values:
-                continue
-            event = evaluate(check, item, inside)
-            if event.status is not Status.PASSED:
-                inside.add(check)
-            yield event
-        if loop.blocks:
-            blocked |= inside
-
-
-def evaluate(check: type[Check[Any]], subject: Any, blocked: Set[type[Check[Any]]]) -> Event:
-    """What one check says of a subject, the `blocked` ones being unmet."""
-    if not blocked.isdisjoint(check.premises) or not check.evaluable(subject):
-        return Event(check, Status.NOT_REACHED, subject)
-    violations = tuple(check.find(subject))
-    return Event(check, Status.FAILED if violations else Status.PASSED, subject, violations)
-
-
-def guard(stages: Stages, call: Call) -> None:
-    """Raise the first violation as upstream's exception; of our own checks, those of error severity."""
-    for event in walk(stages, call, values=False):
-        if event.violations and event.check.severity is Severity.ERROR:
-            raise event.violations[0].exception()
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """A violation and the subject it was found in."""
-
-    violation: Check[Any]
-    subject: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One check over the whole call."""
-
-    check: type[Check[Any]]
-    status: Status
-    occurrences: tuple[Occurrence, ...] = ()
-
-
-@dataclass(frozen=True)
-class Examination:
-    """Every check's outcome, upstream's first, and the violation that upstream would raise."""
-
-    outcomes: tuple[Outcome, ...]
-    raised: Check[Any] | None
-
-    @property
-    def rejected(self) -> bool:
-        """Whether upstream raises, or a check of our own of error severity fails."""
-        return any(outcome.check.severity is Severity.ERROR for outcome in self._failed)
-
-    def failed(self) -> tuple[Outcome, ...]:
-        """The failing checks, in order."""
-        return self._failed
-
-    @cached_property
-    def _failed(self) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if outcome.status is Status.FAILED)
-
-
-def examine(stages: Stages, call: Call) -> Examination:
-    """Evaluate every check: what `walk` says, without an event for each check that passes."""
-    found: dict[type[Check[Any]], list[Occurrence]] = {}
-    passed: set[type[Check[Any]]] = set()
-    unreached: set[type[Check[Any]]] = set()
-    blocked: set[type[Check[Any]]] = set()
-    subject: Any = call
-    for stage in stages:
-        if isinstance(stage, Step):
-            if blocked.isdisjoint(stage.premises):
-                subject = stage.run(subject)
-            continue
-        if isinstance(stage, Each):
-            for event in _walk_items(stage, subject, blocked, True):
-                if event.violations:
-                    occurrences = found.setdefault(event.check, [])
-                    occurrences += [Occurrence(each, event.subject) for each in event.violations]
-                else:
-                    (passed if event.status is Status.PASSED else unreached).add(event.check)
-            continue
-        given = not isinstance(stage, Given) or not blocked or blocked.isdisjoint(stage.premises)
-        for check in stage.checks if isinstance(stage, Given) else (stage,):
-            met = given and (not blocked or blocked.isdisjoint(check.premises))
-            if not met or not check.evaluable(subject):
-                unreached.add(check)
-                blocked.add(check)
-                continue
-            violations = tuple(check.find(subject))
-            if violations:
-                found.setdefault(check, []).extend([Occurrence(each, subject) for each in violations])
-                blocked.add(check)
-            else:
-                passed.add(check)
-    outcomes = tuple(
-        Outcome(check, Status.FAILED, tuple(found[check]))
-        if check in found
-        else _quiet(check, check in unreached and check not in passed)  # type: ignore[arg-type]
-        for check in _ordered(tuple(stages))
-    )
-    raised = (
-        occurrences[0].violation for check, occurrences in found.items() if check.origin() is Origin.UPSTREAM
-    )
-    return Examination(outcomes, next(raised, None))
-
-
-@cache
-def _quiet(check: Any, unreached: bool) -> Outcome:
-    """An outcome without a violation: the same for every call."""
-    return Outcome(check, Status.NOT_REACHED if unreached else Status.PASSED)
-
-
-@cache
-def _ordered(stages: tuple[Any, ...]) -> tuple[type[Check[Any]], ...]:
-    """Every check of the stages once, upstream's first."""
-    checks = dict.fromkeys(checks_of(stages))
-    return tuple(sorted(checks, key=lambda check: check.origin() is Origin.BEYOND))
-
-
-def checks_of(stages: Stages) -> Iterator[type[Check[Any]]]:
-    """Every check of the stages, in order."""
-    for stage in stages:
-        if isinstance(stage, (Each, Given)):
-            yield from stage.checks
-        elif not isinstance(stage, Step):
-            yield stage
 
 
 @cache

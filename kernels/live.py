@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import torch
 
 from kernels.call import Call
-from kernels.checking import Stages, guard
+from kernels.checking import Stages
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.spec import BASE_ALIGNMENT, TensorSpec
 from kernels.target import Target
 

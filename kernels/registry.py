@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import kernels
 from kernels.call import Call
-from kernels.checking import Check, Examination, Stages, checks_of, examine
+from kernels.checking import Check, Stages
+from kernels.examining import Examination, checks_of, examine
 from kernels.upstream import File
 from kernels.values import Values
 

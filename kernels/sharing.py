@@ -20,20 +20,8 @@ from time import thread_time
 from typing import Any
 
 from kernels.call import TENSOR_ATTRIBUTES, Call
-from kernels.checking import (
-    Check,
-    Each,
-    Event,
-    Given,
-    Origin,
-    Severity,
-    Stages,
-    Status,
-    Step,
-    evaluate,
-    examine,
-    walk,
-)
+from kernels.checking import Check, Each, Given, Origin, Severity, Stages, Status, Step
+from kernels.examining import Event, evaluate, examine, walk
 from kernels.noting import Noting, Path, key_of, plain_call, unwatched
 from kernels.spec import TensorSpec
 

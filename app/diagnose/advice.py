@@ -8,9 +8,10 @@ from typing import Any
 
 from app.diagnose.fixes import Repair
 from kernels.call import Argument, Call
-from kernels.checking import Check, Examination, Severity, Status
+from kernels.checking import Check, Severity, Status
+from kernels.examining import Examination
+from kernels.expressions import literal
 from kernels.registry import Operation
-from kernels.rendering import literal
 
 MAX_TRIALS = 16
 """Examinations of one answer's trials of values."""

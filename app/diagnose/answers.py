@@ -10,7 +10,7 @@ from app.diagnose.fixes import Repair
 from app.worker.compiling import Compilation
 from app.worker.messages import Device, Outcome
 from kernels.call import Call, arguments_json
-from kernels.checking import Examination
+from kernels.examining import Examination
 from kernels.registry import Operation
 from kernels.rendering import fix_code
 

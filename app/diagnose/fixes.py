@@ -17,7 +17,8 @@ from time import monotonic
 from typing import Any
 
 from kernels.call import Call, Edit
-from kernels.checking import Examination, Fix, Occurrence, Outcome, Severity
+from kernels.checking import Fix, Severity
+from kernels.examining import Examination, Occurrence, Outcome
 from kernels.registry import Operation
 from kernels.spec import TensorSpec
 

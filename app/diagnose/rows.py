@@ -9,8 +9,9 @@ from app.diagnose import schemas
 from app.diagnose.answers import not_given
 from app.worker.messages import Outcome
 from catalog.additions import request
-from kernels.checking import Check, Examination, Origin
-from kernels.checking import Outcome as CheckOutcome
+from kernels.checking import Check, Origin
+from kernels.examining import Examination
+from kernels.examining import Outcome as CheckOutcome
 from kernels.registry import Operation
 
 MAX_OCCURRENCES = 200

@@ -39,7 +39,7 @@ from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
 from kernels.call import Call, plain
-from kernels.checking import Examination
+from kernels.examining import Examination
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
 from kernels.target import Target

@@ -18,7 +18,8 @@ from app.upstream.comparing import compare
 from app.upstream.forms import job
 from app.upstream.oracle import Answer, Host, Oracle
 from kernels.call import Call
-from kernels.checking import Check, Examination
+from kernels.checking import Check
+from kernels.examining import Examination
 from kernels.filed import NotAllKnown
 from kernels.registry import Operation
 

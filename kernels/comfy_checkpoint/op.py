@@ -13,7 +13,6 @@ from safetensors import safe_open
 from torch import Tensor
 
 from kernels.call import Call
-from kernels.checking import guard
 from kernels.checkpoint import Checkpoint, NameMapper
 from kernels.checkpoint_file import Held, WrittenFile, elements, read_header
 from kernels.comfy_checkpoint import reference
@@ -23,6 +22,7 @@ from kernels.comfy_checkpoint.layers import Layer
 from kernels.comfy_checkpoint.markers import ENDING, MAX_MARKER
 from kernels.comfy_checkpoint.signature import ComfyCall
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.live import described, spec_of
 from kernels.running import Arguments, Outputs, Runner, Tolerance, build_tensor
 from kernels.shards import Shards

@@ -10,11 +10,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from kernels.call import Call
-from kernels.checking import guard
 from kernels.checkpoint import Header, NameMapper
 from kernels.checkpoint_file import WrittenFile, elements, read_header
 from kernels.devices import runs_kernels
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.live import described, spec_of
 from kernels.quanto_int8_checkpoint import reference
 from kernels.quanto_int8_checkpoint.checks import STAGES

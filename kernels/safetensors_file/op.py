@@ -11,7 +11,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from kernels.call import Call
-from kernels.checking import examine
+from kernels.examining import examine
 from kernels.running import Arguments, Outputs, Runner, Tolerance
 from kernels.safetensors_file.checks import STAGES
 from kernels.safetensors_file.file_start import FileStart, first_bytes

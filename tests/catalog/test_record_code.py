@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from catalog.faults import Fault, faults
 from catalog.prose import Prose, path_of, read
 from kernels.call import Call
-from kernels.checking import guard
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.live import described, torch_dtype
 from kernels.registry import Operation, folder_of, operations
 from kernels.running import materialise

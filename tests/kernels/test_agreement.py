@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernels.call import Argument, Call
-from kernels.checking import Severity, walk
+from kernels.checking import Severity
 from kernels.checkpoint import Checkpoint
 from kernels.dtypes import DType
+from kernels.examining import walk
 from kernels.registry import Operation, folder_of, operations
 from kernels.safetensors_file.file_start import FileStart
 from kernels.shards import Shards

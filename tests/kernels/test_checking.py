@@ -9,8 +9,9 @@ from typing import Self
 import pytest
 
 from kernels.call import Call, argument, arguments_json
-from kernels.checking import Check, Each, Given, Origin, Severity, Status, Step, aside, examine, guard
+from kernels.checking import Check, Each, Given, Origin, Severity, Status, Step, aside
 from kernels.dtypes import DType
+from kernels.examining import examine, guard
 from kernels.message import parse, render
 from kernels.spec import TensorSpec
 from kernels.upstream import SGLANG, File

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.call import arguments_json
-from kernels.checking import Check, Examination, Origin, Status
+from kernels.checking import Check, Origin, Status
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.comfy_checkpoint.checks import OPERATIONS
 from kernels.comfy_checkpoint.markers import marker_header
 from kernels.comfy_checkpoint.signature import VALID, ComfyCall, fit
 from kernels.dtypes import DType
+from kernels.examining import Examination
 from kernels.rendering import reproduction
 from kernels.spec import TensorSpec
 from kernels.values import Full, Listed, Text

@@ -6,11 +6,12 @@ import struct
 
 import pytest
 
-from kernels.checking import Status, guard
+from kernels.checking import Status
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.comfy_checkpoint.checks import OPERATIONS, STAGES
 from kernels.comfy_checkpoint.signature import ComfyCall
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.spec import TensorSpec
 from kernels.values import Listed
 from tests.kernels.comfy_checkpoint.files import (

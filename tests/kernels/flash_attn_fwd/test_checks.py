@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.checking import Status, guard
+from kernels.checking import Status
 from kernels.dtypes import DType
+from kernels.examining import guard
 from kernels.flash_attn_fwd.checks import OPERATIONS, STAGES
 from kernels.flash_attn_fwd.signature import FULL, PLAIN, VALID, AttentionCall, fit, like, scales_of
 from kernels.rendering import reproduction

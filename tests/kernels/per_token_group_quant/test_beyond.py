@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from kernels.checking import Check, Origin, Outcome, Severity, Status, guard
+from kernels.checking import Check, Origin, Severity, Status
 from kernels.dtypes import DType
+from kernels.examining import Outcome, guard
 from kernels.per_token_group_quant.checks import STAGES
 from kernels.per_token_group_quant.signature import MASKED, PACKED, VALID, QuantCall
 from kernels.registry import operations

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.call import arguments_json
-from kernels.checking import Check, Examination, Origin, Severity, Status, guard
+from kernels.checking import Check, Origin, Severity, Status
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.dtypes import DType
+from kernels.examining import Examination, guard
 from kernels.quanto_int8_checkpoint.checks import OPERATIONS, STAGES
 from kernels.quanto_int8_checkpoint.signature import VALID, Layer, QuantoCall, fill, fit
 from kernels.rendering import reproduction
