@@ -130,10 +130,12 @@ def opened(launchers: str) -> str:
     """What upstream's process runs first, so that it finds compiled launchers in a folder if there is one."""
     if not launchers:
         return ""
-    source = str(Path(__file__).with_name("launchers.py"))
+    source = str(Path(__file__).resolve().with_name("launchers.py"))
+    folder = str(Path(launchers).resolve())  # that process works elsewhere
     return (
-        f"space = {{'__name__': 'launchers'}}; exec(open({source!r}).read(), space); "
-        f"space['prepare']({launchers!r})"
+        f"import pathlib; space = {{'__name__': 'launchers'}}; "
+        f"exec(pathlib.Path({source!r}).read_text('utf-8'), space); "
+        f"space['prepare']({folder!r})"
     )
 
 
