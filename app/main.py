@@ -32,6 +32,9 @@ from app.http.urls import Prefix
 from app.pages import about
 from app.settings import Settings
 
+RUNS_OF_ONE = 4
+"""Runs that one key may have at once for each worker of this host: others find places in the queue."""
+
 
 def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | None = None) -> FastAPI:
     """The service with `chosen` settings (default: environment) and `routers` (default: `capabilities()`)."""
@@ -52,7 +55,10 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     app.state.metrics = metrics = Metrics()
     keys = chosen.keyring()
     app.state.quotas = Quotas(
-        lambda: open_ledger(chosen.data, chosen.broker_url), named=keys.named, longest=chosen.run_timeout
+        lambda: open_ledger(chosen.data, chosen.broker_url),
+        named=keys.named,
+        longest=chosen.run_timeout,
+        most=None if chosen.broker_url else RUNS_OF_ONE * max(chosen.workers, 1),
     )
     app.state.readiness = {}
     problems.install(app)

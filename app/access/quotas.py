@@ -18,7 +18,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.access.caller import Caller
-from app.errors import Forbidden, TooManyRequests
+from app.errors import Forbidden, TooManyRequests, Unavailable
 
 DAY = 86_400
 FILE = "usage.sqlite"
@@ -105,6 +105,7 @@ class Quotas:
     run takes at most, by one for each replica.
 
     longest   seconds that one run may take
+    most      runs of one key that may be under way at once, or wait for a worker; None: any number
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Quotas:
         *,
         named: Callable[[str], Caller | None] = Caller,
         longest: float = 60.0,
+        most: int | None = None,
     ) -> None:
         """`ledger` is called when the first seconds are counted or asked for; `named` finds a key's caller
         by its name, None where it is gone.
@@ -122,6 +124,7 @@ class Quotas:
         self._clock = clock
         self._named = named
         self._longest = longest
+        self._most = most
         self._under_way: Counter[str] = Counter()
         # What the ledger could not take.
         self._owed: defaultdict[tuple[str, int], float] = defaultdict(float)
@@ -132,7 +135,9 @@ class Quotas:
 
     @asynccontextmanager
     async def run(self, owner: str) -> AsyncIterator[Turn]:
-        """One run of `owner` (a caller's name): TooManyRequests or Forbidden where it may not begin."""
+        """One run of `owner` (a caller's name): TooManyRequests, Unavailable or Forbidden where it may not
+        begin.
+        """
         turn = Turn()
         self._under_way[owner] += 1
         try:
@@ -150,6 +155,8 @@ class Quotas:
         caller = self._named(owner)
         if caller is None:
             raise Forbidden(f"The key {owner} is not one of this service any more.")
+        if owner and self._most is not None and others >= self._most:
+            raise Unavailable(f"{others} runs of the key {owner} are under way.", retry_after=1)
         self.admit(caller)
         if caller.gpu_seconds is None or not others:
             return

@@ -17,6 +17,9 @@ from app.jobs.store import Answer, Claim, Ending, Event, Kept, Status, StoreUnav
 OPEN = f"{PREFIX}:open"
 """Sorted set of the jobs that have not ended, by the time of their acceptance."""
 
+TURNS = f"{PREFIX}:turns"
+"""Hash: when a job of each owner was last taken."""
+
 # Each script is one step that no other client comes between. A job is a hash, its events are a list.
 _REPORT = """
 local function report(events, kind, data)
@@ -27,6 +30,13 @@ end
 _ADD = f"""{_REPORT}
 local waiting = redis.call('ZCARD', KEYS[1])
 if waiting >= tonumber(ARGV[1]) then return 0 end
+if ARGV[3] ~= '' then
+  local own = 0
+  for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    if redis.call('HGET', ARGV[7] .. id, 'owner') == ARGV[3] then own = own + 1 end
+  end
+  if own >= tonumber(ARGV[6]) then return 0 end
+end
 redis.call('HSET', KEYS[2], 'owner', ARGV[3], 'request', ARGV[4], 'status', 'queued', 'lease', '0',
   'service', '', 'attempts', '0', 'cancelled', '0')
 redis.call('ZADD', KEYS[1], ARGV[5], ARGV[2])
@@ -36,17 +46,21 @@ return 1
 
 _CLAIM = """
 local ids = ARGV[4] ~= '' and {ARGV[4]} or redis.call('ZRANGE', KEYS[1], 0, -1)
+local first, turn
 for _, id in ipairs(ids) do
-  local job = ARGV[5] .. id
-  local lease = redis.call('HGET', job, 'lease')
-  if lease and redis.call('ZSCORE', KEYS[1], id) and tonumber(lease) < tonumber(ARGV[2]) then
-    local attempts = redis.call('HINCRBY', job, 'attempts', 1)
-    redis.call('HSET', job, 'status', 'running', 'service', ARGV[1], 'lease', ARGV[3])
-    local found = redis.call('HMGET', job, 'owner', 'request', 'cancelled')
-    return {id, found[1], found[2], attempts, found[3]}
+  local found = redis.call('HMGET', ARGV[5] .. id, 'lease', 'owner')
+  if found[1] and redis.call('ZSCORE', KEYS[1], id) and tonumber(found[1]) < tonumber(ARGV[2]) then
+    local last = tonumber(redis.call('HGET', KEYS[2], found[2]) or 0)
+    if not first or last < turn then first, turn = id, last end
   end
 end
-return false
+if not first then return false end
+local job = ARGV[5] .. first
+local attempts = redis.call('HINCRBY', job, 'attempts', 1)
+redis.call('HSET', job, 'status', 'running', 'service', ARGV[1], 'lease', ARGV[3])
+local found = redis.call('HMGET', job, 'owner', 'request', 'cancelled')
+redis.call('HSET', KEYS[2], found[1], ARGV[2])
+return {first, found[1], found[2], attempts, found[3]}
 """
 
 _RENEW = """
@@ -105,15 +119,18 @@ class RedisStore:
         """Close the connections."""
         self._redis.close()
 
-    def add(self, job: str, owner: str, request: str, *, most: int, now: float) -> bool:
-        """Accept a job; False where `most` are open already."""
+    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
+        """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
+        facts: list[Any] = [most, job, owner, request, now, share, _job("")]
         with _told():
-            return bool(self._add([OPEN, _job(job), _events(job)], [most, job, owner, request, now]))
+            return bool(self._add([OPEN, _job(job), _events(job)], facts))
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
-        """Take the job that has waited longest, or `only` this one, and hold it until then."""
+        """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
+        ago, of one owner's the one that has waited longest.
+        """
         with _told():
-            found = self._claim([OPEN], [service, now, until, only, _job("")])
+            found = self._claim([OPEN, TURNS], [service, now, until, only, _job("")])
         if not found:
             return None
         job, owner, request, attempts, cancelled = found

@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS jobs (
 CREATE INDEX IF NOT EXISTS jobs_open ON jobs (created) WHERE ended IS NULL;
 CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (ended) WHERE ended IS NOT NULL;
 CREATE INDEX IF NOT EXISTS jobs_key ON jobs (key, ended) WHERE key <> '';
+CREATE TABLE IF NOT EXISTS turns (owner TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
     job TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL,
     PRIMARY KEY (job, number)
@@ -89,11 +90,15 @@ class FileStore:
             except sqlite3.Error as error:
                 raise StoreUnavailable(str(error)) from error
 
-    def add(self, job: str, owner: str, request: str, *, most: int, now: float) -> bool:
-        """Accept a job; False where `most` are open already."""
+    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
+        """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
         with self._writing() as base:
-            (waiting,) = base.execute("SELECT count(*) FROM jobs WHERE ended IS NULL").fetchone()
-            if waiting >= most:
+            waiting, own = base.execute(
+                "SELECT count(*), count(*) FILTER (WHERE owner = ? AND owner <> '') FROM jobs"
+                " WHERE ended IS NULL",
+                (owner,),
+            ).fetchone()
+            if waiting >= most or own >= share:
                 return False
             base.execute(
                 "INSERT INTO jobs (id, owner, request, status, created) VALUES (?, ?, ?, ?, ?)",
@@ -103,11 +108,14 @@ class FileStore:
         return True
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
-        """Take the job that has waited longest, or `only` this one, and hold it until then."""
+        """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
+        ago, of one owner's the one that has waited longest.
+        """
         with self._writing() as base:
             found = base.execute(
-                "SELECT id, owner, request, attempts + 1, cancelled FROM jobs"
-                " WHERE ended IS NULL AND lease < ? AND (id = ? OR ? = '') ORDER BY created LIMIT 1",
+                "SELECT id, owner, request, attempts + 1, cancelled FROM jobs LEFT JOIN turns USING (owner)"
+                " WHERE ended IS NULL AND lease < ? AND (id = ? OR ? = '')"
+                " ORDER BY coalesce(turns.at, 0), created LIMIT 1",
                 (now, only, only),
             ).fetchone()
             if found is None:
@@ -118,6 +126,7 @@ class FileStore:
                 "UPDATE jobs SET status = ?, service = ?, lease = ?, attempts = attempts + 1 WHERE id = ?",
                 (Status.RUNNING, service, until, claim.id),
             )
+            base.execute("INSERT OR REPLACE INTO turns VALUES (?, ?)", (owner, now))
         return claim
 
     def renew(self, service: str, jobs: Iterable[str], *, until: float) -> Mapping[str, bool]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
 from time import monotonic
 from typing import Annotated, Any, cast
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.access.caller import caller_of
 from app.diagnose.schemas import DiagnosisModel
@@ -25,9 +27,6 @@ from app.jobs.store import Event, Kept
 
 HEARTBEAT = 15.0
 """Seconds without an event after which a comment says that the connection is alive."""
-
-MOST_STREAMS = 256
-"""Streams of events that one service keeps open."""
 
 NOT_STORED = {"Cache-Control": "no-store"}
 
@@ -78,10 +77,10 @@ async def read_events(request: Request, job: Id) -> Response:
     after = _after(request)
     if found.status.is_end and after and not await jobs.told(job, after):
         return Response(status_code=204, headers=NOT_STORED)
-    if jobs.streams >= MOST_STREAMS:
-        raise Unavailable(f"{MOST_STREAMS} streams of events are open already.")
     headers = {**NOT_STORED, "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(jobs, job, after), media_type="text/event-stream", headers=headers)
+    with ExitStack() as place:
+        place.enter_context(jobs.stream(caller_of(request).name))
+        return _Events(_stream(jobs, job, after), place.pop_all(), headers)
 
 
 @router.delete(
@@ -167,20 +166,28 @@ def _after(request: Request) -> int:
     return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else 0
 
 
+class _Events(StreamingResponse):
+    """A stream of events that gives its place back however it ends, also before its first byte."""
+
+    def __init__(self, content: AsyncIterator[bytes], place: ExitStack, headers: Mapping[str, str]) -> None:
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._place = place
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._place:
+            await super().__call__(scope, receive, send)
+
+
 async def _stream(jobs: Jobs, job: str, after: int) -> AsyncIterator[bytes]:
-    jobs.streams += 1
-    try:
+    sent = monotonic()
+    async for event in jobs.events(job, after):
+        if event is not None:
+            yield _written(event)
+        elif monotonic() - sent >= HEARTBEAT:
+            yield b": still here\n\n"
+        else:
+            continue
         sent = monotonic()
-        async for event in jobs.events(job, after):
-            if event is not None:
-                yield _written(event)
-            elif monotonic() - sent >= HEARTBEAT:
-                yield b": still here\n\n"
-            else:
-                continue
-            sent = monotonic()
-    finally:
-        jobs.streams -= 1
 
 
 def _written(event: Event) -> bytes:

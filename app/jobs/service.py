@@ -8,8 +8,9 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import monotonic, time
 from typing import Any, ParamSpec, TypeVar
@@ -39,6 +40,12 @@ MOST_ATTEMPTS = 2
 
 MOST_OPEN = 256
 """Jobs that may be open at once; beyond, they are refused with 503."""
+
+SHARE = 4
+"""Part of them, and of the streams of events, that one key may have: a fourth."""
+
+MOST_STREAMS = 256
+"""Streams of events that one service keeps open."""
 
 PATIENCE = 120.0
 """Seconds that a job waits for a worker that is lost, or does not start."""
@@ -76,7 +83,7 @@ class Jobs:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._stopping = False
-        self.streams = 0
+        self._streams: Counter[str] = Counter()
 
     def start(self) -> None:
         """Begin to carry out what is accepted, and what a former service has left."""
@@ -102,9 +109,12 @@ class Jobs:
     async def accept(self, asked: Asked, owner: str) -> str:
         """A new job's id; Unavailable where too many are open."""
         job = secrets.token_hex(16)
-        added = await self._asked(self.store.add, job, owner, asked.written(), most=MOST_OPEN, now=time())
+        share = MOST_OPEN // SHARE
+        added = await self._asked(
+            self.store.add, job, owner, asked.written(), most=MOST_OPEN, share=share, now=time()
+        )
         if not added:
-            raise Unavailable(f"{MOST_OPEN} jobs are open already.", retry_after=5)
+            raise Unavailable(f"{MOST_OPEN} jobs are open already, or {share} of this key.", retry_after=5)
         self._wake.set()
         return job
 
@@ -138,6 +148,20 @@ class Jobs:
             if claim is not None:
                 self._begin(claim)
         return await self.ended(job, RENEWAL + POLL)
+
+    @contextmanager
+    def stream(self, owner: str) -> Iterator[None]:
+        """A stream of events that `owner` reads; Unavailable where too many are open."""
+        share = MOST_STREAMS // SHARE
+        if self._streams.total() >= MOST_STREAMS or (owner and self._streams[owner] >= share):
+            raise Unavailable(
+                f"{MOST_STREAMS} streams of events are open already, or {share} of this key.", retry_after=5
+            )
+        self._streams[owner] += 1
+        try:
+            yield
+        finally:
+            self._streams[owner] -= 1
 
     async def told(self, job: str, after: int) -> bool:
         """Whether a job has events beyond number `after`."""

@@ -106,11 +106,13 @@ class Store(Protocol):
     durable: bool
     """Whether jobs outlive this process."""
 
-    def add(self, job: str, owner: str, request: str, *, most: int, now: float) -> bool:
-        """Accept a job; False where `most` are open already."""
+    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
+        """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
-        """Take the job that has waited longest, or `only` this one, and hold it until then."""
+        """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
+        ago, of one owner's the one that has waited longest.
+        """
 
     def renew(self, service: str, jobs: Iterable[str], *, until: float) -> Mapping[str, bool]:
         """Hold jobs for longer: those still held, and whether each is to be cancelled."""

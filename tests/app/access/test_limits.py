@@ -13,7 +13,7 @@ from app.access.caller import Caller
 from app.access.keys import Keyring
 from app.access.quotas import DAY, FILE, FileLedger, Ledger, MemoryLedger, Quotas, open_ledger
 from app.access.rates import MOST_CALLERS, Limiter, Rate, network_of
-from app.errors import Forbidden, TooManyRequests
+from app.errors import Forbidden, TooManyRequests, Unavailable
 from app.settings import SettingsError, load
 
 
@@ -132,6 +132,21 @@ def test_runs_at_once_do_not_exceed_a_quota_together(ledger: Ledger) -> None:
     assert ledger.spent("alice", 0) == 180.0
     assert asyncio.run(tried("alice", 9)) == 0
     assert asyncio.run(tried("bob", 9)) == 9
+
+
+def test_one_key_does_not_take_every_place(ledger: Ledger) -> None:
+    quotas = Quotas(lambda: ledger, most=2)
+
+    async def tried() -> None:
+        async with AsyncExitStack() as running:
+            for owner in ("alice", "alice", "bob", "", "", ""):
+                await running.enter_async_context(quotas.run(owner))
+            with pytest.raises(Unavailable, match="2 runs of the key alice are under way"):
+                await running.enter_async_context(quotas.run("alice"))
+        async with quotas.run("alice"):
+            pass
+
+    asyncio.run(tried())
 
 
 def test_a_key_that_is_gone_runs_nothing_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

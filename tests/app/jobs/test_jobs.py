@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from starlette.testclient import TestClient
 
 from app.diagnose.identity import interpreter
 from app.diagnose.schemas import DiagnosisModel
+from app.errors import Unavailable
 from app.jobs import routes, service
 from app.jobs.answers import shareable
 from app.main import create_app
@@ -294,6 +296,20 @@ def test_without_a_data_folder_jobs_are_kept_in_memory_and_that_is_said(tmp_path
     with TestClient(create_app(settings(tmp_path / "file", workers=0))) as client:
         assert client.get("/readyz").json()["parts"]["jobs"]["ready"] is False
         assert end(client, ask(client, {**REFUSED, "level": "checks"})).status_code == 200
+
+
+def test_one_key_does_not_take_every_stream(checker: TestClient) -> None:
+    jobs = routes.jobs_of(checker)  # type: ignore[arg-type]
+    with ExitStack() as streams:
+        for owner, count in (("bob", 64), ("", 192)):
+            for _ in range(count):
+                streams.enter_context(jobs.stream(owner))
+            with pytest.raises(Unavailable, match="256 streams of events are open already, or 64"):
+                streams.enter_context(jobs.stream("bob"))
+        with pytest.raises(Unavailable):
+            streams.enter_context(jobs.stream("ann"))
+    with jobs.stream("bob"):
+        pass
 
 
 def test_an_answer_of_other_versions_or_of_a_failed_neighbour_is_shared_with_nobody(

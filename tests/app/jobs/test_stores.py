@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def add(store: Store, job: str, now: float = NOW) -> None:
-    assert store.add(job, "ann", f"call {job}", most=10, now=now)
+    assert store.add(job, "ann", f"call {job}", most=10, share=10, now=now)
 
 
 def claim(store: Store, service: str = "s", now: float = NOW, only: str = "") -> Claim | None:
@@ -70,10 +70,29 @@ def test_jobs_are_taken_in_their_order_and_once(store: Store) -> None:
 
 def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:
     add(store, "a")
-    assert not store.add("b", "", "call", most=1, now=NOW)
+    assert not store.add("b", "", "call", most=1, share=1, now=NOW)
     assert store.get("b", since=0) is None
     store.end("a", DONE, now=NOW)
-    assert store.add("b", "", "call", most=1, now=NOW)
+    assert store.add("b", "", "call", most=1, share=1, now=NOW)
+
+
+def test_one_owner_has_no_more_than_a_share(store: Store) -> None:
+    def accepted(job: str, owner: str) -> bool:
+        return store.add(job, owner, "call", most=10, share=2, now=NOW)
+
+    assert [accepted(job, "bob") for job in "abc"] == [True, True, False]
+    assert accepted("d", "ann")
+    assert [accepted(job, "") for job in "efg"] == [True, True, True]  # nobody's key: nobody's share
+    store.end("a", DONE, now=NOW)
+    assert accepted("h", "bob")
+
+
+def test_owners_take_turns(store: Store) -> None:
+    jobs = [("b1", "bob"), ("b2", "bob"), ("b3", "bob"), ("a1", "ann"), ("n1", ""), ("a2", "ann")]
+    for number, (job, owner) in enumerate(jobs):
+        assert store.add(job, owner, "call", most=10, share=10, now=NOW + number)
+    taken = [claim(store, now=NOW + 10 + number / 10) for number in range(len(jobs))]
+    assert [found.id for found in taken if found] == ["b1", "a1", "n1", "b2", "a2", "b3"]
 
 
 def test_a_lease_that_ran_out_is_taken_over_and_a_renewed_one_is_not(store: Store) -> None:
