@@ -15,7 +15,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels.dtypes import DType, Kind
-from kernels.rendering import WIDTH, literal, tensor
+from kernels.expressions import literal, tensor
+from kernels.rendering import WIDTH
 from kernels.spec import TensorSpec
 from kernels.values import Ones, Values, Zeros
 from kernels.wording import deeper
@@ -42,7 +43,9 @@ PLACEHOLDER = "  # a placeholder: the numbers must come from the export"
 
 def writing(name: str, file: Checkpoint) -> str:
     """Lines that write such a file, after which `name` holds its path."""
-    entries = [f"        {literal(key)}: {built(header)}," for key, header in file.tensors.items()]
+    entries = [
+        f"        {_text(key)}: {built(header)},{_stand_in(header)}" for key, header in file.tensors.items()
+    ]
     notes = [f"        {_text(key)}: {_text(value)},{_remark(value)}" for key, value in file.metadata.items()]
     metadata = ["    metadata={", *notes, "    },"] if notes else []
     return "\n".join(
@@ -101,9 +104,7 @@ def statements(before: Checkpoint, after: Checkpoint, *, afresh: bool = False) -
     """Statements that turn `tensors` and `metadata` of one file into those of another."""
 
     if afresh:
-        yield from _revised(
-            "tensors", before.tensors, after.tensors, None, lambda new: f"{HERE} = {built(new)}"
-        )
+        yield from _revised("tensors", before.tensors, after.tensors, None, _built_afresh)
         yield from _revised("metadata", before.metadata, after.metadata, None, _told_exactly)
     else:
         yield from _revised("tensors", before.tensors, after.tensors, _turned, _made)
@@ -120,9 +121,15 @@ def built(header: Header) -> str:
 def _expression(header: Header, values: Values) -> str:
     dtype = DType.parse(header.dtype)
     if not dtype.in_torch:
-        packed = _expression_of(TensorSpec((header.nbytes,), DType.U8, device="cpu"), Zeros())
-        return f"{packed}  # stands for {header}, which torch has no tensors of"
+        return _expression_of(TensorSpec((header.nbytes,), DType.U8, device="cpu"), Zeros())
     return _expression_of(TensorSpec(header.shape, dtype, device="cpu"), values)
+
+
+def _stand_in(header: Header) -> str:
+    """A comment where `built` gives bytes in place of the tensor."""
+    if DType.parse(header.dtype).in_torch:
+        return ""
+    return f"  # stands for {header}, which torch has no tensors of"
 
 
 def _expression_of(spec: TensorSpec, values: Values) -> str:
@@ -198,11 +205,16 @@ def _each(container: str, names: Collection[str], statement: str) -> Iterator[st
         yield f"for key in ({listed}):\n    {body}"
 
 
+def _built_afresh(header: Header) -> str:
+    """States a tensor by its values, or by those that stand for them."""
+    return f"{HERE} = {built(header)}{_stand_in(header)}"
+
+
 def _made(header: Header) -> str:
     """States a tensor; numbers that nobody described are NaN, so that they cannot pass for real ones."""
     dtype = DType.parse(header.dtype)
     if header.values is not None or not dtype.in_torch:
-        return f"{HERE} = {built(header)}"
+        return _built_afresh(header)
     if dtype.kind is Kind.FLOAT:
         return f'{HERE} = torch.full({header.shape}, float("nan"), dtype=torch.{dtype}){PLACEHOLDER}'
     return f"{HERE} = {built(header)}{PLACEHOLDER}"

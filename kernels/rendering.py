@@ -7,23 +7,18 @@ A call whose function takes its arguments in another form brings `to_call(functi
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from math import isfinite
 from typing import Any, Protocol, TypeGuard
 
 from kernels.call import Call
-from kernels.dtypes import DType
+from kernels.expressions import literal, tensor
 from kernels.registry import Operation
-from kernels.spec import Shape, TensorSpec, row_major
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
+from kernels.spec import TensorSpec
+from kernels.values import Values
 
 WIDTH = 100
 """Columns of a call's lines."""
-
-DRAWN = (DType.BF16, DType.F16, DType.F32, DType.F64)
-"""Types in which torch draws normal values; the others are converted to."""
 
 
 class Scripted(Protocol):
@@ -82,7 +77,7 @@ def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
     ]
     if not revisions:
         return _fixed_call(operation, call, fixed)
-    function = operation.function or operation.name
+    function = _function(operation)
     kept = {name for name, _ in revisions}
     changed = {edit.argument for edit in call.edits_to(fixed)} - kept
     lines = [revision for _, revision in revisions]
@@ -100,7 +95,7 @@ def _fixed_call(operation: Operation, call: Call, fixed: Call) -> str:
     lines = _definitions(fixed, "cuda", operation.fill(fixed))
     told = [f"{line}  # {before.pop(name)}" if name in before else line for name, line in lines.items()]
     told += [f"# {name}: {was}" for name, was in before.items()]
-    return _with_torch("\n".join([*told, invocation(operation.name, fixed)]))
+    return _script(operation, [*told, invocation(_function(operation), fixed)])
 
 
 def _before(value: Any) -> str:
@@ -141,7 +136,7 @@ def _shown_call(operation: Operation, call: Call, matter: Collection[str]) -> st
     """The call of upstream's function, without options that do not matter where it has a form of its own; of
     our own function where upstream's does not take what matters.
     """
-    function = operation.function or operation.name
+    function = _function(operation)
     options = {parameter.name for parameter in call.arguments() if not parameter.required}
     reduced = call.without(*(options - set(matter)))
     if not is_invoked(call):
@@ -153,15 +148,21 @@ def _shown_call(operation: Operation, call: Call, matter: Collection[str]) -> st
 
 def reproduction(operation: Operation, call: Call) -> str:
     """A script that makes this call on upstream's function: run it where the package is installed."""
-    function = operation.function or operation.name
-    called = invocation(function, call)
+    called = invocation(_function(operation), call)
     passed = set(re.findall(r"\w+", called))
     definitions = _definitions(call, "cuda", operation.fill(call)).items()
-    lines = "\n".join(line for name, line in definitions if name in passed)
-    imports = f"from {operation.module} import {function}\n"
-    if not re.search("^import torch$", lines, re.MULTILINE):
-        imports = f"import torch\n\n{imports}"
-    return f"{imports}\n{lines}\n{called}\n"
+    return _script(operation, [*(line for name, line in definitions if name in passed), called]) + "\n"
+
+
+def _script(operation: Operation, lines: Iterable[str]) -> str:
+    """The lines behind the import of upstream's function, and of torch where they need it."""
+    imported = f"from {operation.module} import {_function(operation)}"
+    return _with_torch("\n".join([imported, "", *lines]))
+
+
+def _function(operation: Operation) -> str:
+    """Upstream's name of the function."""
+    return operation.function or operation.name
 
 
 def invocation(function: str, call: Call) -> str:
@@ -191,34 +192,6 @@ def _filled(arguments: Iterable[str]) -> Iterator[str]:
     yield line
 
 
-def literal(value: Any) -> str:
-    """A plain value as Python source."""
-    if isinstance(value, DType):
-        return f"torch.{value.torch_name}"
-    if isinstance(value, float) and not isfinite(value):
-        return f'float("{value}")'
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(dict(value) if isinstance(value, Mapping) else value)
-
-
-def tensor(spec: TensorSpec, values: Values | None = None, device: str = "cuda") -> str:
-    """An expression that builds the tensor; without values its elements are left uninitialised.
-
-    A view is written as the slice it most likely is: of wider rows, of a buffer's tail, of an expanded row.
-    """
-    values = spec.values or values
-    where = f'dtype=torch.{spec.dtype}, device="{_placed(spec.device, device)}"'
-    if spec.is_default:
-        return _dense(spec.shape, spec.dtype, values, where)
-    if values is None:
-        return _view(spec, None, where)
-    if isinstance(values, (Zeros, Ones, Full)):
-        return _view(spec, values, where)
-    dense = _dense(spec.shape, spec.dtype, values, where)
-    return f"{_view(spec, None, where)}.copy_({dense})"
-
-
 def _definitions(call: Call, device: str, fill: Mapping[str, Values]) -> dict[str, str]:
     """Argument → the statement that defines it, for those that are not written in the call itself."""
     lines = {}
@@ -228,92 +201,3 @@ def _definitions(call: Call, device: str, fill: Mapping[str, Values]) -> dict[st
         elif is_scripted(value):
             lines[name] = value.to_python(name)
     return lines
-
-
-def _placed(own: str, device: str) -> str:
-    """The device to write: `device` in place of the caller's GPU, its index kept where it is a GPU too."""
-    kind, _, index = own.partition(":")
-    if kind != "cuda" or device == "cuda":
-        return own
-    return device if not index or not device.startswith("cuda") else f"cuda:{index}"
-
-
-def _sizes(shape: Shape) -> str:
-    return ", ".join(map(str, shape)) if shape else "()"
-
-
-def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str:
-    device = where.rpartition(", ")[2]
-    cast = "" if dtype is DType.F32 else f".to(torch.{dtype})"
-    viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
-    match values:
-        case None:
-            return f"torch.empty({_sizes(shape)}, {where})"
-        case Zeros():
-            return f"torch.zeros({_sizes(shape)}, {where})"
-        case Ones():
-            return f"torch.ones({_sizes(shape)}, {where})"
-        case Full(value=value):
-            return f"torch.full({shape}, {literal(value)}, {where})"
-        case Arange(start=start, step=step):
-            ramp = f"torch.arange({_count(shape)}, {device})"
-            scaled = ramp if step == 1 else f"{ramp} * {literal(step)}"
-            moved = scaled if start == 0 else f"{scaled} + {literal(start)}"
-            return f"({moved}){viewed}.to(torch.{dtype})"
-        case Randint(low=low, high=high):
-            drawn = f"torch.randint({low}, {max(high, low + 1)}, {shape}, {device})"
-            return drawn if dtype is DType.I64 else f"{drawn}.to(torch.{dtype})"
-        case Randn(mean=mean, std=std):
-            plain = (mean, std) == (0, 1)
-            drawn = f"torch.randn({_sizes(shape)}, {where if plain and dtype in DRAWN else device})"
-            if plain:
-                return drawn if dtype in DRAWN else drawn + cast
-            moved = f"{drawn} * {literal(std)}" + (f" + {literal(mean)}" if mean else "")
-            return f"({moved}){cast}"
-        case Listed():
-            elements = list(values.flat()) or [0]
-            repeats = max(1, -(-_count(shape) // len(elements)))
-            repeated = f".repeat({repeats})" if repeats > 1 else ""
-            cut = f"[:{_count(shape)}]" if repeats * len(elements) != _count(shape) else ""
-            return f"torch.tensor({elements}, {where}){repeated}{cut}{viewed}"
-        case Text():
-            data = values.encoded()[: _count(shape)]
-            written = values.text if data == values.encoded() else data.decode("utf-8", "replace")
-            zeros = _count(shape) - len(data)
-            padding = f" + [0] * {zeros}" if zeros else ""
-            return f"torch.tensor(list({literal(written)}.encode()){padding}, {where}){viewed}"
-
-
-def _view(spec: TensorSpec, values: Zeros | Ones | Full | None, where: str) -> str:
-    """A tensor of this layout: a slice of a dense buffer where that gives it, else by its strides."""
-
-    def buffer(*shape: int) -> str:
-        return _dense(shape, spec.dtype, values, where)
-
-    shape, strides, offset = spec.shape, spec.strides, spec.offset
-    if len(shape) >= 2 and strides[-1] == 1 and shape[-1] <= strides[-2] - offset and shape[-1] < strides[-2]:
-        wider = (*shape[:-1], strides[-2])
-        if strides == row_major(wider):
-            return f"{buffer(*wider)}[..., {offset or ''}:{offset + shape[-1]}]"
-    if strides == row_major(shape):
-        viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
-        return f"{buffer(offset + spec.numel)}[{offset}:]{viewed}"
-    narrow = tuple(1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
-    if (
-        offset == 0
-        and 0 in strides
-        and all(
-            wanted == stride or stride == 0 for wanted, stride in zip(row_major(narrow), strides, strict=True)
-        )
-    ):
-        return f"{buffer(*narrow)}.expand({_sizes(shape)})"
-    if values is None and offset == 0:
-        return f"torch.empty_strided({shape}, {strides}, {where})"
-    return f"{buffer(offset + spec.extent)}.as_strided({shape}, {strides}, {offset})"
-
-
-def _count(shape: Shape) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total

@@ -16,7 +16,7 @@ from kernels.dtypes import DType
 from kernels.guarding import guarded
 from kernels.live import torch_dtype
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, printable
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, representable
 
 Arguments = dict[str, Any]
 Outputs = Mapping[str, torch.Tensor]
@@ -95,18 +95,16 @@ def fill_tensor(tensor: torch.Tensor, values: Values) -> None:
         case Ones():
             drawn = torch.ones((), dtype=torch.float64)
         case Full(value=value):
-            drawn = torch.tensor(_representable(value))
+            drawn = _wide([value])[0]
         case Arange(start=start, step=step):
-            ramp = torch.arange(tensor.numel()) * _representable(step) + _representable(start)
-            drawn = ramp.reshape(tensor.shape)
-        case Randint(low=low, high=high, seed=seed):
-            low = max(min(low, INT64.max - 1), INT64.min)
-            high = max(min(high, INT64.max), low + 1)
-            drawn = torch.randint(low, high, tensor.shape, generator=_generator(seed))
+            ramp = torch.arange(tensor.numel())
+            drawn = (ramp * _wide([step]) + _wide([start])).reshape(tensor.shape)
+        case Randint(seed=seed):
+            drawn = torch.randint(*values.drawn(), tensor.shape, generator=_generator(seed))
         case Randn(mean=mean, std=std, seed=seed):
             drawn = torch.randn(tensor.shape, generator=_generator(seed)) * std + mean
         case Listed():
-            flat = torch.tensor([_representable(item) for item in values.flat()] or [0])
+            flat = _wide(list(values.flat()) or [0])
             repeats = -(-tensor.numel() // flat.numel())
             drawn = flat.repeat(repeats)[: tensor.numel()].reshape(tensor.shape)
         case Text():
@@ -184,14 +182,10 @@ def _largest(values: torch.Tensor) -> float:
     return float(finite.max()) if finite.numel() else float("inf") if values.numel() else 0.0
 
 
-INT64 = torch.iinfo(torch.int64)
-
-
-def _representable(number: float) -> float:
-    """The number where torch holds it, else the float nearest to it, which may be infinite."""
-    if isinstance(number, int) and not INT64.min <= number <= INT64.max:
-        return float(printable(number))
-    return number
+def _wide(numbers: list[float]) -> torch.Tensor:
+    """Numbers in the type that loses least of them: int64 or bool, or float64 where one is a float."""
+    numbers = [representable(number) for number in numbers]
+    return torch.tensor(numbers, dtype=torch.float64 if any(isinstance(x, float) for x in numbers) else None)
 
 
 def _generator(seed: int | None) -> torch.Generator:

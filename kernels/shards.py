@@ -7,7 +7,7 @@ from typing import Any
 
 from kernels import checkpoint_script
 from kernels.checkpoint import Checkpoint, FaultyMembers, Frozen, encodable, escaped
-from kernels.rendering import literal
+from kernels.expressions import literal
 
 MAX_FILES = 1000
 """Files of one component; the largest models have some hundreds."""

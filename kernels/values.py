@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, fields, replace
 from math import inf, prod
 from typing import Any, Literal
 
+MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Randn:
@@ -57,6 +59,11 @@ class Randint:
     high: int
     kind: Literal["randint"] = "randint"
     seed: int | None = None
+
+    def drawn(self) -> tuple[int, int]:
+        """Low and high as torch draws between them: within 64 bits, and never equal."""
+        low = max(min(self.low, MAX_INT64 - 1), MIN_INT64)
+        return low, max(min(self.high, MAX_INT64), low + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +206,11 @@ def printable(value: float | int) -> float | int:
     """A whole number beyond float64 as infinite: Python does not print arbitrarily long ones."""
     if isinstance(value, int) and abs(value) >= 2**1024:
         return inf if value > 0 else -inf
+    return value
+
+
+def representable(value: float | int) -> float | int:
+    """The number where torch holds it, else the float nearest to it, which may be infinite."""
+    if isinstance(value, int) and not MIN_INT64 <= value <= MAX_INT64:
+        return float(printable(value))
     return value

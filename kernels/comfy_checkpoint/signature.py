@@ -35,8 +35,8 @@ from kernels.comfy_checkpoint.markers import (
     read_json,
 )
 from kernels.dtypes import DType, Kind
+from kernels.expressions import literal
 from kernels.filed import filed
-from kernels.rendering import literal
 from kernels.shards import Shards
 from kernels.spec import TensorSpec
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from kernels.call import Call, argument
 from kernels.checkpoint import Checkpoint, Header, NameMapper
 from kernels.dtypes import DType
+from kernels.expressions import literal
 from kernels.filed import filed
 from kernels.quanto_int8_checkpoint.quantization_map import (
     FORMAT,
@@ -21,7 +22,7 @@ from kernels.quanto_int8_checkpoint.quantization_map import (
     encode,
     entry,
 )
-from kernels.rendering import WIDTH, literal
+from kernels.rendering import WIDTH
 from kernels.spec import TensorSpec
 from kernels.upstream import SGLANG, File, Site
 from kernels.values import Listed, Ones, Randint, Randn, Values, Zeros

@@ -14,9 +14,10 @@ import torch
 
 from kernels.call import Call, argument
 from kernels.dtypes import DType
+from kernels.expressions import literal, tensor
 from kernels.live import dtype_of
 from kernels.registry import Operation, operations
-from kernels.rendering import before_after, is_scripted, literal, python_call, reproduction, tensor
+from kernels.rendering import before_after, is_scripted, python_call, reproduction
 from kernels.spec import TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 

@@ -147,10 +147,10 @@ def _drawn(tensor: torch.Tensor, values: dict[str, Any]) -> torch.Tensor:
     if kind == "ones":
         return torch.ones((), dtype=torch.float64)
     if kind == "full":
-        return torch.tensor(_representable(values["value"]))
+        return _wide([values["value"]])[0]
     if kind == "arange":
-        steps: torch.Tensor = torch.arange(tensor.numel()) * _representable(values["step"])
-        return torch.add(steps, _representable(values["start"])).reshape(tensor.shape)
+        steps: torch.Tensor = torch.arange(tensor.numel()) * _wide([values["step"]])
+        return torch.add(steps, _wide([values["start"]])).reshape(tensor.shape)
     if kind == "randint":
         low = max(min(values["low"], INT64.max - 1), INT64.min)
         high = max(min(values["high"], INT64.max), low + 1)
@@ -161,12 +161,18 @@ def _drawn(tensor: torch.Tensor, values: dict[str, Any]) -> torch.Tensor:
     elements = list(values["text"].encode("utf-8", "replace")) if kind == "text" else _flat(values["data"])
     if kind == "text":
         elements += [0] * (tensor.numel() - len(elements))
-    flat = torch.tensor([_representable(item) for item in elements] or [0])
+    flat = _wide(elements or [0])
     return flat.repeat(-(-tensor.numel() // flat.numel()))[: tensor.numel()].reshape(tensor.shape)
 
 
 def _flat(items: list[Any]) -> list[Any]:
     return [each for item in items for each in (_flat(item) if isinstance(item, list) else [item])]
+
+
+def _wide(numbers: list[Any]) -> torch.Tensor:
+    """Numbers in the type that loses least of them: int64 or bool, or float64 where one is a float."""
+    numbers = [_representable(number) for number in numbers]
+    return torch.tensor(numbers, dtype=torch.float64 if any(isinstance(x, float) for x in numbers) else None)
 
 
 def _representable(number: Any) -> Any:

@@ -15,7 +15,9 @@ from app.main import create_app
 from app.settings import Settings
 from kernels.checkpoint import Checkpoint
 from kernels.checkpoint_file import read_header, write
+from kernels.registry import operations
 from kernels.values import Listed, Ones
+from tests.upstream_stand_in import on_this_host, stand_in
 
 MAP = base64.b64encode(json.dumps({"l": {"weights": "qint8", "activations": "none"}}).encode()).decode()
 FILE = {
@@ -67,8 +69,11 @@ QUANT = {
 
 def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
     fix = first_fix(QUANT, "per_token_group_quant")
-    imported, _, *built, was, call = fix["code"].splitlines()
+    imported, _, function, _, *built, was, call = fix["code"].splitlines()
     assert imported == "import torch"
+    assert function == (
+        "from sglang.kernels.ops.quantization.per_token_group_quant import per_token_group_quant"
+    )
     assert [line.partition(" = ")[0] for line in built] == ["input", "output_q", "output_s"]
     assert was == "# scale_ue8m0: was False"
     assert call == "per_token_group_quant(input, output_q, output_s, scale_ue8m0=True)"
@@ -85,15 +90,11 @@ def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
     ],
 )
 def test_the_code_runs_and_calls_with_the_arguments_of_the_fix(
-    arguments: dict[str, Any], changed: dict[str, tuple[int, ...]]
+    arguments: dict[str, Any], changed: dict[str, tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fix = first_fix(arguments, "per_token_group_quant")
-    called: list[dict[str, Any]] = []
-
-    def function(*positional: Any, **named: Any) -> None:
-        called.append({**dict(zip(("input", "output_q", "output_s"), positional, strict=False)), **named})
-
-    exec(fix["code"].replace('"cuda"', '"cpu"'), {"per_token_group_quant": function})  # noqa: S102
+    called = stand_in(operations()["per_token_group_quant"], monkeypatch)
+    exec(on_this_host(fix["code"]), {})  # noqa: S102 (the answer's own script)
     [given] = called
     assert set(given) == set(fix["arguments"])
     for name, shape in changed.items():
