@@ -19,7 +19,7 @@ from app.access.caller import Scope as Permission
 from app.access.caller import caller_of
 from app.access.quotas import quotas_of
 from app.diagnose.questions import read_question
-from app.errors import Forbidden, Unavailable
+from app.errors import Forbidden, MethodNotAllowed, Unavailable
 from app.http.problems import respond
 from app.jobs.routes import jobs_of
 from app.mcp.tools import Tools
@@ -81,6 +81,13 @@ class Endpoint:
     """The route's application: no function, so that the framework passes the request on as it is."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = ROUTE  # where metrics and the log look
+        # With GET a client listens for what a session's server says by itself. Without sessions there is
+        # nothing to say, and the stream would be held open for ever.
+        if scope["method"] != "POST":
+            refused = MethodNotAllowed("Messages are sent with POST.", headers={"Allow": "OPTIONS, POST"})
+            await respond(Request(scope, receive), refused)(scope, receive, send)
+            return
         try:
             manager = await cast(Door, scope["app"].state.mcp).started()
         except (ImportError, TimeoutError):
@@ -123,7 +130,11 @@ async def _diagnose(body: bytes, request: Request) -> dict[str, Any]:
     """As POST /api/diagnose answers, with the same limits."""
     caller = caller_of(request)
     if not caller.may(Permission.DIAGNOSE):
-        raise Forbidden(f"The key {caller.name} does not have the scope diagnose.")
+        raise Forbidden(
+            f"The key {caller.name} does not have the scope diagnose."
+            if caller.name
+            else "This needs a key with the scope diagnose."
+        )
     question = replace(await read_question(body), owner=caller.name)
     if question.level != "checks":
         await run_in_threadpool(quotas_of(request).admit, caller)
@@ -131,5 +142,6 @@ async def _diagnose(body: bytes, request: Request) -> dict[str, Any]:
     return answer.model_dump(by_alias=True, mode="json")
 
 
+ROUTE = Route("/mcp", Endpoint(), include_in_schema=False)
 router = APIRouter(lifespan=lifespan)
-router.routes.append(Route("/mcp", Endpoint(), include_in_schema=False))
+router.routes.append(ROUTE)

@@ -107,6 +107,16 @@ def test_what_cannot_be_done_is_told_to_the_model(
     assert told in result["content"][0]["text"]
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT"])
+def test_there_is_no_stream_to_hold_open(client: TestClient, method: str) -> None:
+    answer = client.request(method, "/mcp", headers={"Accept": "text/event-stream"})
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "OPTIONS, POST"
+    assert answer.headers["content-type"] == "application/problem+json"
+    text = client.get("/metrics").text
+    assert 'route="/mcp",status="405"' in text
+
+
 def test_a_page_elsewhere_does_not_get_in_by_its_own_name(client: TestClient) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
     for headers in ({"Host": "rebound.example"}, {"Origin": "https://a.example"}):
