@@ -9,7 +9,7 @@ import re
 from itertools import chain
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.caller import EVERYBODY, Caller
 from app.access.caller import Scope as Permission
@@ -80,10 +80,12 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             try:
-                scope.setdefault("state", {})["caller"] = self._admit(scope)
+                caller = scope.setdefault("state", {})["caller"] = self._admit(scope)
             except Problem as problem:
                 await respond(Request(scope, receive), problem)(scope, receive, send)
                 return
+            if caller.name:
+                send = _kept_private(send)
         await self.app(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Caller:
@@ -138,6 +140,21 @@ class Gate:
         if caller is None:
             raise Unauthorized("This key is not one of this service.", wrong=True, basic=page)
         return caller
+
+
+def _kept_private(send: Send) -> Send:
+    """What a key has opened is no shared cache's: `public` would let it answer others too (RFC 9111, 3.5)."""
+
+    async def private(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            # A new list: answers that are made once share theirs.
+            message["headers"] = [
+                (name, value.replace(b"public", b"private") if name == b"cache-control" else value)
+                for name, value in message.get("headers", ())
+            ]
+        await send(message)
+
+    return private
 
 
 def _is_page(path: str) -> bool:

@@ -232,3 +232,13 @@ def test_an_address_that_looks_like_a_key_is_none(ask: Ask) -> None:
     client = TestClient(app, client=("read-key", 1))
     assert client.get("/api/x").status_code == 401
     assert client.get("/api/x", headers=bearer("read")).status_code == 404
+
+
+def test_no_shared_cache_keeps_what_a_key_has_opened(tmp_path: Path) -> None:
+    path = "/api/errors/402df144293dfbb6"
+    with TestClient(
+        create_app(Settings(workers=0, data=tmp_path, api_keys=ENTRIES, anonymous="read"))
+    ) as client:
+        for _ in range(2):
+            assert client.get(path, headers=bearer("read")).headers["cache-control"] == "private, max-age=60"
+            assert client.get(path).headers["cache-control"] == "public, max-age=60"
