@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol, TypeGuard
 
 from kernels.call import Call
+from kernels.converting import converted
 from kernels.expressions import literal, tensor
 from kernels.registry import Operation
 from kernels.spec import TensorSpec
@@ -69,7 +70,7 @@ def python_call(
 
 
 def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
-    """Lines that make the fix: those that change the caller's own file, else the passing call."""
+    """Lines that make the fix: those that change the caller's own file, else those that change the call."""
     revisions = [
         (name, value.to_revision(name, getattr(fixed, name)))
         for name, value in call.stated()
@@ -90,12 +91,31 @@ def fix_code(operation: Operation, call: Call, fixed: Call) -> str:
 
 
 def _fixed_call(operation: Operation, call: Call, fixed: Call) -> str:
-    """Lines that build the passing call's arguments and make it; each that a fix changes says what was."""
+    """The call as it was described, then what a fix changes of it, each with what was, then the passing call.
+
+    An input of another layout is converted; what the operation writes, and what no conversion gives, is
+    made anew.
+    """
     before = {edit.argument: _before(getattr(call, edit.argument)) for edit in call.edits_to(fixed)}
-    lines = _definitions(fixed, "cuda", operation.fill(fixed))
-    told = [f"{line}  # {before.pop(name)}" if name in before else line for name, line in lines.items()]
-    told += [f"# {name}: {was}" for name, was in before.items()]
-    return _script(operation, [*told, invocation(_function(operation), fixed)])
+    made = _definitions(fixed, "cuda", operation.fill(fixed))
+    own = _definitions(call, "cuda", operation.fill(call))
+    kept, changed = [], []
+    for name, line in made.items():
+        conversion = _conversion(name, getattr(call, name), getattr(fixed, name))
+        if name not in before:
+            kept.append(line)
+        elif conversion is not None and name not in operation.outputs:
+            kept.append(own[name])
+            changed.append(f"{name} = {conversion}  # {before.pop(name)}")
+        else:
+            changed.append(f"{line}  # {before.pop(name)}")
+    changed += [f"# {name}: {was}" for name, was in before.items()]
+    return _script(operation, [*kept, "", *changed, invocation(_function(operation), fixed)])
+
+
+def _conversion(name: str, before: Any, after: Any) -> str | None:
+    tensors = isinstance(before, TensorSpec) and isinstance(after, TensorSpec)
+    return converted(name, before, after) if tensors else None
 
 
 def _before(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The code of a fix: on a file what changes in the caller's own, on tensors the passing call."""
+"""The code of a fix: what changes in the caller's own file or tensors, and the passing call."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ QUANT = {
 
 def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
     fix = first_fix(QUANT, "per_token_group_quant")
-    imported, _, function, _, *built, was, call = fix["code"].splitlines()
+    imported, _, function, _, *built, _, was, call = fix["code"].splitlines()
     assert imported == "import torch"
     assert function == (
         "from sglang.kernels.ops.quantization.per_token_group_quant import per_token_group_quant"
@@ -77,6 +77,46 @@ def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
     assert [line.partition(" = ")[0] for line in built] == ["input", "output_q", "output_s"]
     assert was == "# scale_ue8m0: was False"
     assert call == "per_token_group_quant(input, output_q, output_s, scale_ue8m0=True)"
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments", "line"),
+    [
+        (
+            "per_token_group_quant",
+            {"input": "bf16[4,256]:stride(512,2)"},
+            "input = input.contiguous()  # was bfloat16[4,256]:stride(512,2)",
+        ),
+        (
+            "per_token_group_quant",
+            {"input": "bf16[4,256]", "output_q": "fp8[4,1,256]", "output_s": "f32[4,2]"},
+            'output_q = torch.empty(4, 256, dtype=torch.float8_e4m3fn, device="cuda")  '
+            + "# was float8_e4m3fn[4,1,256]",
+        ),
+        (
+            "sparse_attn_v4_paged_decode",
+            {"unified_kv": "fp8[8,128]", "kv_scales": "f32[2,8]"},
+            "kv_scales = kv_scales.t()  # was float32[2,8]",
+        ),
+        (
+            "inkling_attn_prologue_decode",
+            {"q_gamma": "f32[128]"},
+            "q_gamma = q_gamma.to(torch.bfloat16)  # was float32[128]",
+        ),
+    ],
+    ids=["strided input", "output of three dimensions", "transposed scales", "weights of another type"],
+)
+def test_a_tensor_of_another_layout_is_converted_and_an_output_made_anew(
+    operation: str, arguments: dict[str, Any], line: str
+) -> None:
+    code = first_fix(arguments, operation)["code"].splitlines()
+    name = line.partition(" = ")[0]
+    own = [each for each in code if each.startswith(f"{name} = ")]
+    assert own[-1] == line
+    # The caller's own comes first where something is made of it.
+    assert len(own) == (1 if name.startswith("output") else 2)
+    [blank] = [place for place, each in enumerate(code) if place > 4 and not each]
+    assert code[blank + 1] == line
 
 
 @pytest.mark.parametrize(
