@@ -79,6 +79,9 @@ def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
     assert call == "per_token_group_quant(input, output_q, output_s, scale_ue8m0=True)"
 
 
+MADE_ANEW = 'output_q = torch.empty(4, 256, dtype=torch.float8_e4m3fn, device="cuda")'
+
+
 @pytest.mark.parametrize(
     ("operation", "arguments", "line"),
     [
@@ -90,8 +93,7 @@ def test_a_calls_fix_is_the_passing_call_and_says_what_was() -> None:
         (
             "per_token_group_quant",
             {"input": "bf16[4,256]", "output_q": "fp8[4,1,256]", "output_s": "f32[4,2]"},
-            'output_q = torch.empty(4, 256, dtype=torch.float8_e4m3fn, device="cuda")  '
-            + "# was float8_e4m3fn[4,1,256]",
+            f"{MADE_ANEW}  # was float8_e4m3fn[4,1,256]",
         ),
         (
             "sparse_attn_v4_paged_decode",
