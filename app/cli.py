@@ -26,7 +26,7 @@ from app.indexing import bundle, diff, index, indexing, version_of
 from app.mcp.command import mcp
 from app.printing import show_diagnosis, show_matches
 from app.sweep.command import sweep
-from app.terminal import Arguments, Exit, Json, Spec, call_body, complain, out, print_json, usage
+from app.terminal import Arguments, Exit, Json, Spec, call_body, complain, harmless, out, print_json, usage
 
 if TYPE_CHECKING:
     from catalog.library import Library
@@ -120,7 +120,7 @@ def explain(
     if as_json:
         print_json(document(known, found))
         return
-    shown = markdown(found, known.notes(found))
+    shown = harmless(markdown(found, known.notes(found)))
     if out.is_terminal:
         out.print(Markdown(shown))
     else:

@@ -13,11 +13,38 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from app.http.text import json_bytes
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+_CONTROLS = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (
+        *(code for code in range(0x20) if chr(code) not in "\t\n"),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    )
+}
+
+
+def harmless(text: str) -> str:
+    """`text` with what a terminal would act on, or show in another order, as escapes: logs and sources are
+    others' words, and a terminal takes orders from what it shows.
+    """
+    return text.translate(_CONTROLS)
+
+
+class Terminal(Console):
+    """Nothing but its own styles reaches a terminal as a control."""
+
+    def render_str(self, text: str, *args: Any, **options: Any) -> Text:
+        """As Console's; every text that is printed comes through here."""
+        return super().render_str(harmless(text), *args, **options)
+
+
+out = Terminal(highlight=False, soft_wrap=True)
+err = Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print the API's JSON instead of text.")]
 

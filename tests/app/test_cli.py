@@ -72,6 +72,34 @@ def test_exit_codes(arguments: tuple[str, ...], text: str, code: int) -> None:
         assert ended.stderr
 
 
+ORDERS = "\x1b]0;owned\x07 \x1b[2J \x9b2J \x7f \u202egnp.exe \u2066 \x08"
+
+
+def test_what_others_wrote_gives_a_terminal_no_orders(tmp_path: Path) -> None:
+    """A log, or a package's sources, could set its title, clear it, or fill its clipboard."""
+    package = tmp_path / "package"
+    (package / "orders").mkdir(parents=True)
+    (package / "pyproject.toml").write_text('[project]\nname = "orders"\nversion = "1.0"\n')
+    (package / "orders/__init__.py").write_text(
+        f"def f(x):\n    raise ValueError({'wrong dtype of x ' + ORDERS!r})\n", "utf-8"
+    )
+    data = {"FAULTBOOK_DATA": str(tmp_path / "data")}
+    assert faultbook("index", str(package), **data).returncode == 0
+    log = f"ValueError: wrong dtype of x {ORDERS}\nKeyError: 'a{ORDERS}'\n"
+    found = faultbook("match", text=log, **data)
+    assert "wrong dtype of x" in found.stdout
+    [identifier, *_] = [
+        match["id"] for match in json.loads(faultbook("match", "--json", text=log, **data).stdout)["matches"]
+    ]
+    explained = faultbook("explain", identifier, **data)
+    assert "wrong dtype of x" in explained.stdout
+    unknown = faultbook("explain", ORDERS, **data)
+    assert "no record has the id" in unknown.stderr
+    for shown in (found.stdout, explained.stdout, unknown.stderr):
+        assert r"\x1b]0;owned" in shown or "\\x1b]0;owned" in shown
+        assert not set(shown) & set("\x1b\x07\x08\x7f\x9b\u202e\u2066")
+
+
 def test_a_run_of_a_valid_call_passes() -> None:
     ended = faultbook("diagnose", "per_token_group_quant", "--level", "run", "--json")
     assert ended.returncode == 0, ended.stderr
