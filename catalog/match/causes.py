@@ -97,6 +97,8 @@ def first(matches: Sequence[Match], files: Sequence[str] = ()) -> int | None:
     """The index of the root cause: the earliest match in its own right, by its time where all have one of a
     kind, else by its place; `files` are the logs in their order, where there are several.
     """
+    if len(matches) == 1:
+        return 0 if matches[0].role == "root-cause" and matches[0].score >= MATCH else None
     causes = [
         (number, match)
         for number, match in enumerate(matches)

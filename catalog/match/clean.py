@@ -140,6 +140,11 @@ def _has_drive(data: bytes) -> bool:
     return False
 
 
+def has_prefix(line: bytes) -> bool:
+    """Whether something stands before the message of a line."""
+    return _PREFIX.match(line) is not None
+
+
 def without_prefixes(data: bytes) -> bytes:
     """Cleaned text with what stands before the message of each line blanked; same length."""
     return b"\n".join(map(_unprefixed, data.split(b"\n")))

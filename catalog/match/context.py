@@ -102,9 +102,9 @@ def after_launcher(data: bytes, start: int, stop: int) -> int:
 
 def chain_markers(pasted: Pasted) -> Iterator[int]:
     """Offsets of the sentences between the blocks of a chained traceback."""
-    if b"above exception" not in pasted.data:
-        return
     for start, stop in pasted.regions:
+        if pasted.data.find(b"above exception", start, stop) < 0:
+            continue
         for found in islice(_CHAIN.finditer(pasted.data, start, stop), CHAINS):
             yield found.start()
 

@@ -11,15 +11,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from catalog.match import causes, context
-from catalog.match.clean import key, without_prefixes
+from catalog.match.clean import has_prefix, key
 from catalog.match.context import Head
 from catalog.match.extent import Extent, behind_own_class, typed_end
 from catalog.match.literals import MOST_SIBLINGS, Found, Group, Member, Scope
 from catalog.match.model import MATCH, Match, Report
 from catalog.match.occurrences import SAYING
-from catalog.match.redact import redact
+from catalog.match.redact import may_hold_secrets, redact
 from catalog.match.score import Verdict, judge, listed
-from catalog.match.values import captures, read, rendered
+from catalog.match.values import captures, read
 
 if TYPE_CHECKING:
     from catalog.match.matcher import Matcher
@@ -29,21 +29,21 @@ LONGEST: Final = 600
 # No backslash, ampersand or backtick: they may be escapes, entities, code spans.
 _PLAIN: Final = re.compile(r"[A-Za-z_(\['\"][ -%'-\[\]-_a-~]*[!-%'-\[\]-_a-~]")
 _CLASS: Final = re.compile(r"(?:[A-Za-z_]\w*\.){0,9}[A-Z]\w{1,80}(?:Error|Exception): (?! )")
-_ODD: Final = (b"Failed at ", b"Traceback", b"...", b"</", b'{"', b" across cluster", b"raise ", b"assert ")
+_ODD: Final = ("Failed at ", "Traceback", "...", "</", '{"', " across cluster", "raise ", "assert ")
 
 
 def look_up(matcher: Matcher, text: str, scope: Scope) -> Report | None:
     """The report on such a line, None when it is another text or nothing in it is certain."""
     if len(text) > LONGEST or _PLAIN.fullmatch(text) is None:
         return None
-    data = text.encode("ascii")
     for word in _ODD:
-        if word in data:
+        if word in text:
             return None
+    data = text.encode("ascii")
     found = _CLASS.match(text)
     begin = found.end() if found else 0
     exception = text[: begin - 2] if found else None
-    if context.names_exception(data, begin) or without_prefixes(data) != data:
+    if context.names_exception(data, begin) or has_prefix(data):
         return None
     if exception is not None and context.python_own(exception, text[begin:]):
         return None
@@ -61,18 +61,23 @@ def look_up(matcher: Matcher, text: str, scope: Scope) -> Report | None:
 
 def _heaviest(matcher: Matcher, whole: bytes, begin: int) -> Found | None:
     """The template that says most, None where another one is not merely a part of its words."""
-    places = list(matcher.index.find(whole, {}))
+    places = matcher.index.few(whole)
     if not places:
         return None
-    best = places[0] if len(places) == 1 else max(places, key=lambda place: place.group.weight)
+    best = places[0] if len(places) == 1 else max(places, key=_weight)
     keys = best.group.keys
     if best.places[0][0] < begin or not whole.startswith(keys[0], begin):
         return None
     if not whole.rstrip(b".").endswith(keys[-1]):
         return None
-    if all(other is best or _is_part(other, best, begin) for other in places):
-        return best
-    return None
+    for other in places:
+        if other is not best and not _is_part(other, best, begin):
+            return None
+    return best
+
+
+def _weight(place: Found) -> int:
+    return place.group.weight
 
 
 def _is_part(other: Found, best: Found, begin: int) -> bool:
@@ -102,12 +107,18 @@ def _report(
     judged = _judged(extent, exception, members)
     if judged[0][0].score < MATCH:
         return None
+    # What is read exactly is rendered as it stands; no part of a harmless line is a secret.
+    shown = redact if may_hold_secrets(message) else str
     matches = []
     for verdict, member in listed(judged):
         values = captured if member is first else read(member, message)
         if values is None or not member.plain:
             return None
-        others = [pair[1].entry.record_id for pair in judged[: MOST_SIBLINGS + 1] if pair[1] is not member]
+        others = (
+            [pair[1].entry.record_id for pair in judged[: MOST_SIBLINGS + 1] if pair[1] is not member]
+            if len(judged) > 1
+            else []
+        )
         matches.append(
             Match(
                 member.entry.record_id,
@@ -115,12 +126,15 @@ def _report(
                 round(verdict.score, 4),
                 1,
                 (begin, len(text)),
-                redact(rendered(member, values)),
-                captures(member, values),
+                shown(message),
+                captures(member, values, shown),
                 verdict.site,
                 tuple(others[:MOST_SIBLINGS]),
                 "secondary" if member.secondary else "root-cause",
-                evidence=verdict.evidence,
+                1,
+                (),
+                None,
+                verdict.evidence,
             )
         )
     if len(matches) > 1:

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from catalog.match import heap
 from catalog.match.automaton import CACHED, Automaton, Numbers
 from catalog.match.causes import is_secondary
 from catalog.match.context import PROMISING
@@ -160,6 +161,8 @@ class Group:
         keys, order = self.keys, self.order
         if not key.startswith(keys[segment], at):
             return None
+        if len(order) == 1:
+            return [(at, at + len(keys[segment]))]
         last, end = at, at + len(keys[segment])
         for index in order:
             if index > segment:
@@ -221,7 +224,10 @@ class Index:
     @cached_property
     def _heads(self) -> Automaton:
         """The second anchors, built for the first text of no record: half of what an index costs."""
-        return self._automaton("head", MAX_SHARED)
+        built = self._automaton("head", MAX_SHARED)
+        if len(self) > heap.LARGE:
+            heap.give_back()
+        return built
 
     def group(self, number: int) -> Group:
         """A group by its number."""
@@ -327,6 +333,23 @@ class Index:
     def scan(self, key: bytes) -> tuple[Sequence[tuple[int, int, int]], ...]:
         """Every anchor of both kinds in a key, as (anchor, start, end): what a short text is looked up by."""
         return self._rare.scan(key), self._heads.scan(key)
+
+    def few(self, key: bytes) -> list[Found]:
+        """As `find`, all at once, for a key so short that no limit matters."""
+        found: list[Found] = []
+        seen: dict[int, int] = {}
+        rare, groups = self._rare, self._groups
+        for anchor, start, _ in rare.scan(key):
+            for number, segment, offset in rare.owners(anchor):
+                at = start - offset
+                done = seen.get(number, 0)
+                if at >= done:
+                    group = groups.get(number) or self.group(number)
+                    places = group.locate(key, segment, at)
+                    if places is not None and places[0][0] >= done:
+                        seen[number] = places[-1][1]
+                        found.append(Found(group, places))
+        return found
 
     def find(self, key: bytes, tried: dict[int, int]) -> Iterator[Found]:
         """Every place of a key whose literals are all there, each once.

@@ -202,15 +202,20 @@ def _without(found: re.Match[str]) -> str:
     return f"{found.groupdict().get('keep') or ''}{REDACTED}"
 
 
+def may_hold_secrets(text: str) -> bool:
+    """Whether something in a text looks as if it had to be taken out; where not, no part of it has to be."""
+    return _ANY.search(text.lower().encode("utf-8", "replace")) is not None
+
+
 def redact(text: str) -> str:
     """The text, cut to SHOWN characters, without secrets, e-mail addresses and IP addresses."""
     if len(text) < 64 and _HARMLESS.fullmatch(text):
         return text
     cut = text[: SHOWN + MARGIN]
-    lower = cut.lower().encode("utf-8", "replace")
-    if _ANY.search(lower) is None:
+    if not may_hold_secrets(cut):
         return cut[:SHOWN]
     # Without an answer the automaton had no room for one: then everything is looked for.
+    lower = cut.lower().encode("utf-8", "replace")
     for number in sorted(_SUSPECT.Match(lower) or range(len(_SECRETS))):
         for pattern in _patterns(number):
             cut = pattern.sub(_without, cut)

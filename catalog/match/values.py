@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -124,12 +124,18 @@ def rendered(member: Member, captured: tuple[str, ...]) -> str:
     return first + "".join(value + segment for value, segment in zip(captured, rest, strict=True))
 
 
-def captures(member: Member, captured: tuple[str, ...]) -> tuple[Capture, ...]:
+def captures(
+    member: Member, captured: tuple[str, ...], shown: Callable[[str], str] = redact
+) -> tuple[Capture, ...]:
     """The values as they are given out: named, typed, without the quotes of a `!r` hole, redacted."""
+    if not captured:
+        return ()
     holes = zip(member.template.holes, captured, member.entry.hole_kinds, strict=True)
     return tuple(
-        Capture(hole.expr or str(number), redact(plain(value, hole.conversion)), kind)
-        for number, (hole, value, kind) in enumerate(holes)
+        [
+            Capture(hole.expr or str(number), shown(plain(value, hole.conversion)), kind)
+            for number, (hole, value, kind) in enumerate(holes)
+        ]
     )
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from catalog.match import Entry, Matcher, Site, line
 from catalog.match.literals import EVERYTHING
+from catalog.template import key_of
 from tests.catalog.match.conftest import entry
 from tests.catalog.match.test_anything import FRAGMENTS
 from tests.catalog.match.test_templates import CASES, Case
@@ -84,3 +85,21 @@ def test_templates_inside_each_other(text: str) -> None:
 def test_what_is_not_one_plain_message_is_left_to_the_other_way(text: str) -> None:
     matcher = Matcher(_entries("layer {name!r} needs a scale of its own"))
     assert line.look_up(matcher, text, EVERYTHING) is None
+
+
+def test_few_places_are_all_places(matcher: Matcher) -> None:
+    for case in CASES:
+        whole = key_of(case.last)
+        found = [(place.group.number, place.places) for place in matcher.index.find(whole, {})]
+        assert [(place.group.number, place.places) for place in matcher.index.few(whole)] == found
+
+
+@pytest.mark.parametrize("value", ["hf_abcdefghijklmnopqrstuv", "/models/a", "user@example.org"])
+def test_what_it_echoes_is_redacted(value: str) -> None:
+    matcher = Matcher(_entries("no layer of this name was found in any checkpoint: {name}"))
+    text = f"ValueError: no layer of this name was found in any checkpoint: {value}"
+    report = line.look_up(matcher, text, EVERYTHING)
+    assert report is not None
+    assert report == matcher.match_any(text)
+    assert (value in report.matches[0].rendered) is (value in report.matches[0].captures[0].value)
+    assert (value in report.matches[0].rendered) is (value == "/models/a")
