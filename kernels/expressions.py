@@ -119,7 +119,8 @@ def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str
             drawn = f"torch.randn({_sizes(shape)}, {where if plain and dtype in DRAWN else device})"
             if plain:
                 return drawn if dtype in DRAWN else drawn + cast
-            moved = f"{drawn} * {literal(std)}" + (f" + {literal(mean)}" if mean else "")
+            scaled = f"{drawn} * {literal(representable(std))}"
+            moved = scaled + (f" + {literal(representable(mean))}" if mean else "")
             return f"({moved}){cast}"
         case Listed():
             elements, stated, converted = _stated(list(values.flat()) or [0], dtype)

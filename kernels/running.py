@@ -102,7 +102,8 @@ def fill_tensor(tensor: torch.Tensor, values: Values) -> None:
         case Randint(seed=seed):
             drawn = torch.randint(*values.drawn(), tensor.shape, generator=_generator(seed))
         case Randn(mean=mean, std=std, seed=seed):
-            drawn = torch.randn(tensor.shape, generator=_generator(seed)) * std + mean
+            drawn = torch.randn(tensor.shape, generator=_generator(seed))
+            drawn = drawn * representable(std) + representable(mean)
         case Listed():
             flat = _wide(list(values.flat()) or [0])
             repeats = -(-tensor.numel() // flat.numel())

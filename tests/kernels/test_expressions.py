@@ -11,7 +11,7 @@ from kernels.dtypes import DType
 from kernels.expressions import tensor
 from kernels.running import build_tensor
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Randint, Text, Values, Zeros, seeded
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, seeded
 
 VALUES: tuple[Values, ...] = (
     Zeros(),
@@ -77,8 +77,17 @@ def test_a_tensor_s_expression_holds_what_the_worker_builds(dtype: DType) -> Non
             assert held.equal(wanted), (text, made, built)
 
 
-@pytest.mark.parametrize("values", [Randint(-(10**30), 10**30), Randint(2**63, 2**64), Randint(5, 6)])
-@pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.F8_E4M3FN], ids=str)
+@pytest.mark.parametrize(
+    "values",
+    [
+        Randint(-(10**30), 10**30),
+        Randint(2**63, 2**64),
+        Randint(5, 6),
+        Randn(mean=1e308, std=10**400),
+        Randn(mean=-(10**400), std=0),
+    ],
+)
+@pytest.mark.parametrize("dtype", [DType.I64, DType.I32, DType.F8_E4M3FN, DType.BF16], ids=str)
 def test_what_is_drawn_between_any_bounds_can_be(values: Values, dtype: DType) -> None:
     described = TensorSpec((8,), dtype, device="cpu", values=values)
     made = eval(tensor(described), {"torch": torch})  # noqa: S307 (our own expression)

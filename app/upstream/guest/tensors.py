@@ -156,8 +156,8 @@ def _drawn(tensor: torch.Tensor, values: dict[str, Any]) -> torch.Tensor:
         high = max(min(values["high"], INT64.max), low + 1)
         return torch.randint(low, high, tensor.shape, generator=generator)
     if kind == "randn":
-        drawn: torch.Tensor = torch.randn(tensor.shape, generator=generator) * values["std"]
-        return torch.add(drawn, values["mean"])
+        drawn: torch.Tensor = torch.randn(tensor.shape, generator=generator)
+        return torch.add(drawn * _representable(values["std"]), _representable(values["mean"]))
     elements = list(values["text"].encode("utf-8", "replace")) if kind == "text" else _flat(values["data"])
     if kind == "text":
         elements += [0] * (tensor.numel() - len(elements))
