@@ -138,6 +138,35 @@ def test_only_a_service_takes_snapshots_in(host: Host) -> None:
     assert host.commands() == ["worker", "doctor --json"]
 
 
+@pytest.mark.parametrize(
+    ("published", "stated", "told"),
+    [
+        ("127.0.0.1:8000", None, "true"),
+        ("[::1]:9000", "", "true"),
+        ("127.0.0.1:8000", "false", "false"),
+        ("0.0.0.0:8000", None, None),
+        ("8000", None, None),
+        ("10.0.0.5:8000", "true", "true"),
+        (None, None, None),
+    ],
+)
+def test_runs_are_open_to_all_where_only_loopback_reaches_them(
+    host: Host, published: str | None, stated: str | None, told: str | None
+) -> None:
+    given = {"PUBLISHED": published, "FAULTBOOK_OPEN": stated}
+    variables = {name: value for name, value in given.items() if value is not None}
+    assert host.run(START, "serve", **variables).returncode == 0
+    [(_, seen)] = host.calls()
+    assert seen.get("FAULTBOOK_OPEN") == told
+
+
+def test_compose_leaves_settings_to_their_file() -> None:
+    """What compose sets under `environment` wins over faultbook.env, where operators set it."""
+    compose = (DEPLOY.parent / "docker-compose.yml").read_text()
+    assert "FAULTBOOK_OPEN:" not in compose
+    assert "PUBLISHED: ${FAULTBOOK_PUBLISH:-127.0.0.1:8000}" in compose
+
+
 def test_an_image_without_snapshots_serves(host: Host) -> None:
     host.run(START, "serve")
     assert host.commands() == ["serve"]
@@ -255,6 +284,13 @@ def test_a_backup_is_of_a_running_service(host: Host, to_stdout: bool) -> None:
     assert copy.execute("SELECT id FROM jobs").fetchall() == [("written",)]
     copy.close()
     assert not list(host.data.glob(".backup*"))
+
+
+def test_a_backup_is_nobody_elses(host: Host) -> None:
+    target = host.folder / "backup.tar"
+    ended = host.run(DEPLOY / "image/backup", target)
+    assert ended.returncode == 0, ended.stderr
+    assert target.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_backup_that_fails_leaves_the_last_one(host: Host) -> None:

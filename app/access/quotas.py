@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection
 
 from app.access.caller import Caller
 from app.errors import Forbidden, TooManyRequests, Unavailable
+from app.files import private
 
 DAY = 86_400
 FILE = "usage.sqlite"
@@ -59,8 +60,7 @@ class FileLedger:
 
     def __init__(self, folder: Path) -> None:
         """Raises sqlite3.Error or OSError where the folder cannot be written."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = folder / FILE
+        self._file = private(folder, FILE)
         with closing(self._open()) as base, base:
             base.execute("PRAGMA journal_mode=WAL")
             base.execute(

@@ -11,6 +11,7 @@ from threading import Lock
 from time import time
 from typing import Any
 
+from app.files import private
 from app.jobs.store import Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
 
 FILE = "jobs.sqlite"
@@ -49,9 +50,7 @@ class FileStore:
         self._lock = Lock()
         self.durable = folder is not None
         try:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-            file = ":memory:" if folder is None else str(folder / FILE)
+            file = ":memory:" if folder is None else str(private(folder, FILE))
             self._base = sqlite3.connect(file, timeout=BUSY, isolation_level=None, check_same_thread=False)
             # An accepted job outlives a power cut, not only the process: FULL is SQLite's default.
             self._base.execute("PRAGMA journal_mode=WAL")
