@@ -134,7 +134,7 @@ def unwritten(actual: torch.Tensor, expected: torch.Tensor) -> int:
         return 0
     size = actual.element_size()
     held, wanted = (
-        tensor.detach().to(actual.dtype).contiguous().view(torch.uint8).reshape(-1, size)
+        tensor.detach().to(actual.dtype).reshape(-1).contiguous().view(torch.uint8).reshape(-1, size)
         for tensor in (actual, expected)
     )
     poisoned = (held == POISON).all(dim=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from asyncio import timeout
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -219,12 +220,13 @@ class Diagnoser:
 
     async def _try(self, question: Question, repairs: Sequence[Repair], report: Report) -> list[Tried]:
         """Run the repairs one after another, for as long altogether as one run may take, until MAX_TRIED
-        hold.
+        hold; a run that would take longer is ended.
 
         A repair that raises or computes something else is none, whatever the checks say of it.
         """
         deadline = monotonic() + self._settings.run_timeout
         tried: list[Tried] = []
+        limit = None  # of the first run, which the pool itself limits
         for repair in repairs:
             if len(tried) == MAX_TRIED:
                 break
@@ -232,11 +234,18 @@ class Diagnoser:
             fits = storage(repair.call) <= self._settings.max_tensor_bytes
             if fits and _buildable(repair.call) and monotonic() < deadline:
                 try:
-                    outcome = await self._run(question, repair.call)
+                    async with timeout(limit) as scope:
+                        outcome = await self._run(question, repair.call)
+                except TimeoutError:
+                    if not scope.expired():
+                        raise
+                    tried.append(Tried(repair))
+                    continue
                 except (Forbidden, TooManyRequests):
                     deadline = monotonic()  # the call itself was the last that its owner may run
                     tried.append(Tried(repair))
                     continue
+                limit = max(deadline - monotonic(), 0)
                 await report(
                     "fix", {"title": repair.title, "ending": outcome.ending, "agrees": outcome.agrees}
                 )

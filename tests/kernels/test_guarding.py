@@ -82,3 +82,10 @@ def test_unwritten_elements_are_counted() -> None:
     assert unwritten(actual, expected) == 1
     expected.view(torch.uint8)[12:] = POISON
     assert unwritten(actual, expected) == 0
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3)])
+def test_unwritten_elements_of_any_shape_are_counted(shape: tuple[int, ...]) -> None:
+    spec = TensorSpec(shape, DType.F32)
+    assert unwritten(build_tensor(spec, None, "cpu"), torch.ones(shape)) == spec.numel
+    assert unwritten(torch.ones(shape), torch.ones(shape)) == 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -350,6 +351,32 @@ class _Gpu:
     async def run(self, job: Job, worker: Worker, _: object) -> Outcome:
         assert job.call != refused(), "a refused call is not run"
         return Outcome("returned", self.worker.device, "reference")
+
+
+class _Slow(_Gpu):
+    """A pool whose runs take a while each."""
+
+    cancelled = 0
+
+    async def run(self, job: Job, worker: Worker, _: object) -> Outcome:
+        try:
+            await asyncio.sleep(0.6)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Outcome("returned", self.worker.device, "triton")
+
+
+def test_repairs_are_run_for_as_long_as_one_run_may_take() -> None:
+    pool, settings = _Slow(), Settings(run_timeout=1.0)
+    diagnoser = Diagnoser(settings, pool, load_catalog().record_id_of, "")  # type: ignore[arg-type]
+    began = time.monotonic()
+    packed = {"output_s": "int32[16,14]:stride(1,16)", "output_q": "float8_e4m3fn[16,7168]"}
+    body = {"operation": "per_token_group_quant", "arguments": packed, "level": "run"}
+    answer = asyncio.run(diagnoser.diagnose(parse_question(json.dumps(body).encode())))
+    assert time.monotonic() - began < 3 * 0.6 + 1.0
+    assert [fix.level for fix in answer.fixes[:2]] == ["matches-reference", "checks-pass"]
+    assert pool.cancelled == 1
 
 
 def test_at_level_run_the_workers_own_gpu_is_the_target(checker: TestClient) -> None:
