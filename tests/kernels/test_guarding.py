@@ -84,8 +84,18 @@ def test_unwritten_elements_are_counted() -> None:
     assert unwritten(actual, expected) == 0
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3)])
-def test_unwritten_elements_of_any_shape_are_counted(shape: tuple[int, ...]) -> None:
-    spec = TensorSpec(shape, DType.F32)
-    assert unwritten(build_tensor(spec, None, "cpu"), torch.ones(shape)) == spec.numel
-    assert unwritten(torch.ones(shape), torch.ones(shape)) == 0
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec((), DType.F32),
+        TensorSpec((1,), DType.F32, (4,)),
+        TensorSpec((0,), DType.F32),
+        TensorSpec((2, 3), DType.F32),
+        TensorSpec((4, 1), DType.F32, (1, 4)),
+        TensorSpec((1, 1), DType.F32, (4, 4)),
+    ],
+    ids=str,
+)
+def test_unwritten_elements_of_any_layout_are_counted(spec: TensorSpec) -> None:
+    assert unwritten(build_tensor(spec, None, "cpu"), torch.ones(spec.shape)) == spec.numel
+    assert unwritten(build_tensor(spec, Ones(), "cpu"), torch.ones(spec.shape)) == 0
