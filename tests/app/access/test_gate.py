@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import APIRouter, Request
+from fastapi.routing import iter_route_contexts
 from starlette.testclient import TestClient
 
 from app.access.caller import Scope, caller_of
@@ -242,3 +244,50 @@ def test_no_shared_cache_keeps_what_a_key_has_opened(tmp_path: Path) -> None:
         for _ in range(2):
             assert client.get(path, headers=bearer("read")).headers["cache-control"] == "private, max-age=60"
             assert client.get(path).headers["cache-control"] == "public, max-age=60"
+
+
+STRANGE = [
+    "",
+    "/",
+    "//",
+    "\n",
+    "\r",
+    "\x00",
+    "\x85",
+    "\u2028",
+    " ",
+    ".",
+    "..",
+    ";a",
+    "%",
+    "\\",
+    "?",
+    "#",
+    "é",
+    "\ufeff",
+]
+ORDER = [None, Scope.READ, Scope.DIAGNOSE, Scope.ADMIN]
+
+
+def test_no_spelling_of_an_address_opens_more_than_the_address() -> None:
+    """Whatever the router takes for a route of ours, the gate asks for that route's scope, or refuses it."""
+    tried = 0
+    for route in iter_route_contexts(create_app(Settings(workers=0)).routes):
+        template = str(getattr(route, "path_format", ""))
+        pattern = getattr(route, "path_regex", None)
+        plain = re.sub(r"\{[^}]*\}", "x", template)
+        spellings = {plain.upper(), plain.title(), f"/{plain}"}
+        for at in range(len(plain) + 1):
+            spellings |= {plain[:at] + strange + plain[at:] for strange in STRANGE}
+        for spelling in spellings:
+            if pattern is None or not pattern.match(spelling):
+                continue
+            tried += 1
+            for method in route.methods or {"GET", "POST", "DELETE"}:
+                asked, wanted = needed(method, spelling), needed(method, plain)
+                assert ORDER.index(asked) >= ORDER.index(wanted) or refused(spelling), (method, spelling)
+    assert tried > 100
+
+
+def refused(path: str) -> bool:
+    return any(ord(letter) < 32 or ord(letter) == 127 for letter in path)
