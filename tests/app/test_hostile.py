@@ -196,6 +196,29 @@ def test_hostile_specs_are_diagnosed_or_refused(client: TestClient, seed: int) -
         answered(client.post("/api/diagnose", content=written, headers=headers), written[:3000])
 
 
+POST = b"POST /api/match HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\n"
+SECOND = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+SMUGGLED = [
+    POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"Content-Length: 0\r\nContent-Length: 40\r\n\r\n" + SECOND,
+    POST + b"Content-Length: +0\r\n\r\n" + SECOND,
+    POST + b"Content-Length: -1\r\n\r\n" + SECOND,
+    POST + b"Content-Length: 0x0\r\n\r\n" + SECOND,
+    POST + b"Content-Length: 9999999999999999999999\r\n\r\n" + SECOND,
+    POST + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"Transfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFFF\r\n" + SECOND,
+    POST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"X: a\r\n Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SECOND,
+    POST + b"X-A: \x00\r\n\r\n" + SECOND,
+    POST + b"X-A: \x1b[31m\r\n\r\n" + SECOND,
+    POST.replace(b"\r\n", b"\n") + b"Content-Length: 0\n\n" + SECOND,
+    b"get /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + SECOND,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SECOND,
+]
+"""Where a proxy and a service could disagree where a request ends."""
+
+
 def test_what_is_no_http_gets_a_problem_too(address: str) -> None:
     host, port = address.removeprefix("http://").split(":")
     for sent, status in (
@@ -204,6 +227,7 @@ def test_what_is_no_http_gets_a_problem_too(address: str) -> None:
         (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * 200_000, b"431"),
         (b"GET /" + b"a" * 200_000, b"431"),
         (b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 30_000, b"431"),
+        *((form, b"400") for form in SMUGGLED),
     ):
         with socket.create_connection((host, int(port)), timeout=20) as connection:
             connection.sendall(sent)
@@ -212,5 +236,7 @@ def test_what_is_no_http_gets_a_problem_too(address: str) -> None:
                 received += data
         head, _, body = received.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 " + status)
-        assert b"content-type: application/problem+json" in head
+        for field in (b"content-type: application/problem+json", b"nosniff", b"content-security-policy: "):
+            assert field in head
+        assert received.count(b"HTTP/1.1 ") == 1, "a second request was read out of the first"
         assert json.loads(body)["status"] == int(status)
