@@ -15,6 +15,7 @@ from kernels.target import Target
 
 # name → backend, architecture, threads a warp
 TARGETS: Mapping[str, tuple[str, int | str, int]] = {
+    "sm70": ("cuda", 70, 32),
     "sm75": ("cuda", 75, 32),
     "sm80": ("cuda", 80, 32),
     "sm86": ("cuda", 86, 32),
@@ -30,6 +31,7 @@ TARGETS: Mapping[str, tuple[str, int | str, int]] = {
 
 # name → bytes of shared memory that a program may have
 SHARED_MEMORY: Mapping[str, int] = {
+    "sm70": 98_304,
     "sm75": 65_536,
     "sm80": 166_912,
     "sm86": 101_376,

@@ -8,6 +8,7 @@ from typing import ClassVar, Self
 
 from kernels.checking import Fix, aside
 from kernels.inkling_attn_prologue.bound import PrologueCheck
+from kernels.inkling_attn_prologue.parts import Part, PartCheck
 from kernels.inkling_attn_prologue.signature import BLOCK, HEAD, PrologueCall
 
 WIDTHS = ("dq", "dkv")
@@ -49,18 +50,28 @@ class QkvrHasNoRows(PythonError):
         return cls.valid.with_tensor("qkvr", shape=())
 
 
-class Widths(PythonError):
-    """The widths of q and of k and v are divided by the width of a head."""
+class Widths(PartCheck):
+    """With MXFP8 the widths of q and of k and v are divided by that of a head, one after the other."""
 
     raises = TypeError
+    parts = WIDTHS
     looks_at: ClassVar[tuple[str, ...]] = ("dq", "dkv", "mxfp8_quant")
+    beside = ("mxfp8_quant",)
     requires = "dq and dkv whole numbers"
     category = "type"
 
-    def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        yield from between_offsets(
-            call, *(name for name in WIDTHS if not isinstance(getattr(call, name), (int, float)))
-        )
+    @staticmethod
+    def divided(part: Part) -> object:
+        """The width, whatever it is; 0 where it is not divided: upstream's `or` looks no further."""
+        call = part.call
+        first: object = call.dq
+        ends = part.name == "dkv" and isinstance(first, (int, float)) and first % HEAD != 0
+        width: object = getattr(call, part.name)
+        return width if call.mxfp8_quant and not ends else 0
+
+    def fixes(self, part: Part, /) -> Iterator[Fix[PrologueCall]]:
+        wrong = (name for name in WIDTHS if not isinstance(getattr(part.call, name), (int, float)))
+        yield from between_offsets(part.call, *wrong)
 
 
 def between_offsets(call: PrologueCall, *names: str) -> Iterator[Fix[PrologueCall]]:
@@ -82,15 +93,10 @@ class WidthIsNotANumber(Widths):
     argument: str = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        if not call.mxfp8_quant:
-            return
-        for name in WIDTHS:
-            width: object = getattr(call, name)
-            if not isinstance(width, (int, float, str)):
-                yield cls(type(width).__name__, name)
-            elif name == "dq" and not isinstance(width, str) and width % HEAD:
-                return  # upstream's `or` looks no further
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        width = cls.divided(part)
+        if not isinstance(width, (int, float, str)):
+            yield cls(type(width).__name__, part.name)
 
     @classmethod
     def example(cls) -> PrologueCall:
@@ -107,14 +113,10 @@ class WidthIsText(Widths):
     given_text: str = aside()
 
     @classmethod
-    def find(cls, call: PrologueCall, /) -> Iterator[Self]:
-        if call.mxfp8_quant:
-            for name in WIDTHS:
-                width: object = getattr(call, name)
-                if isinstance(width, str):
-                    yield cls(name, width)
-                elif name == "dq" and isinstance(width, (int, float)) and width % HEAD:
-                    return  # upstream's `or` looks no further
+    def find(cls, part: Part, /) -> Iterator[Self]:
+        width = cls.divided(part)
+        if isinstance(width, str):
+            yield cls(part.name, width)
 
     @classmethod
     def example(cls) -> PrologueCall:

@@ -9,6 +9,7 @@ from typing import Self
 from kernels.checking import Fix, Given, Step, aside
 from kernels.dtypes import DType
 from kernels.per_token_group_quant import beyond, beyond_values
+from kernels.per_token_group_quant.beyond_devices import ON_DEVICES
 from kernels.per_token_group_quant.launcher import (
     COMPILED,
     ON_ALIGNMENT,
@@ -374,6 +375,7 @@ STAGES = (
     Given(CODES, beyond.ON_CODES),
     Given(SCALES, beyond.ON_SCALES),
     *beyond.ON_ARGUMENTS,
+    *ON_DEVICES,
     *beyond_values.ON_VALUES,
 )
 

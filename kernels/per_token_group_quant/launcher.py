@@ -14,6 +14,7 @@ from kernels.per_token_group_quant.launcher_counts import (
     MaskDtype,
     MaskExperts,
     MaskStrided,
+    MaskTypeHasNoName,
     PaddedCountDtype,
     SortedIdsDtype,
     SortedIdsTooFew,
@@ -145,6 +146,7 @@ ON_WIDTHS = (
 
 
 ON_COUNTS = (
+    MaskTypeHasNoName,
     MaskDims,
     MaskExperts,
     MaskStrided,

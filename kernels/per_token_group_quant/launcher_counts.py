@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kernels.checking import Fix, LauncherCheck, aside
-from kernels.dtypes import DType
+from kernels.dtypes import DType, Kind
 from kernels.launching import NotContiguous, WrongDims, WrongDtype, WrongSize
 from kernels.per_token_group_quant.launcher_tensors import InputDims, OnInputsDevice, dense, sites_of
+from kernels.per_token_group_quant.python_checks import QuantCheck
 from kernels.per_token_group_quant.signature import (
     LAUNCHER,
     MASKED,
@@ -19,6 +20,34 @@ from kernels.per_token_group_quant.signature import (
 from kernels.spec import TensorSpec
 
 COUNT_DTYPES = (DType.I32, DType.I64)
+
+
+@dataclass(frozen=True)
+class MaskTypeHasNoName(QuantCheck):
+    """A failed match prints the tensor's type, and tvm-ffi has no name for complex numbers: what it says of
+    that takes the place of the refusal.
+    """
+
+    raises = ValueError
+    message = "DLDataType contains unknown type_code=5"
+    pythons_own = True
+    reason = "masked_m is {got}; the launcher refuses it, and cannot print its type"
+    looks_at = ("masked_m.dtype",)
+    requires = "masked_m int32 or int64"
+    category = "dtype"
+    got: DType = aside()
+
+    @classmethod
+    def find(cls, call: QuantCall, /) -> Iterator[Self]:
+        if call.masked_m is not None and call.masked_m.dtype.kind is Kind.COMPLEX:
+            yield cls(call.masked_m.dtype)
+
+    def fixes(self, call: QuantCall, /) -> Iterator[Fix[QuantCall]]:
+        yield Fix("Cast masked_m to int32", call.with_dtype("masked_m", DType.I32), safe=False)
+
+    @classmethod
+    def example(cls) -> QuantCall:
+        return MASKED.with_dtype("masked_m", DType.C64)
 
 
 @dataclass(frozen=True)

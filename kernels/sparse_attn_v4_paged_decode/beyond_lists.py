@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from kernels.checking import Fix, Severity
+from kernels.checking import Fix, Severity, aside
 from kernels.dtypes import DType, Kind
 from kernels.sparse_attn_v4_paged_decode.beyond import Hazard
+from kernels.sparse_attn_v4_paged_decode.launch_errors import splits
 from kernels.sparse_attn_v4_paged_decode.python_errors import UNPACKED
 from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
 from kernels.spec import TensorSpec
@@ -19,6 +20,9 @@ INDEX_TYPES = (DType.I32, DType.I64)
 INDEX_LISTS = ("kv_indices", "kv_indptr")
 DENSE = (*INDEX_LISTS, "attn_sink")
 """Arguments of which the kernels get the address alone."""
+
+SLOTS_A_TILE, FP8_SLOTS_A_TILE = 16, 32
+"""Slots that upstream's kernels take at a time, without scales and with them."""
 
 OF_AMD = (DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
 """Types that Triton compiles for AMD's GPUs alone."""
@@ -64,6 +68,45 @@ class IndicesNotIntegers(Hazard):
 
 
 @dataclass(frozen=True)
+class SpansTypeTooNarrow(Hazard):
+    """A span's length has the type of kv_indptr, and is shared out among splits in that type.
+
+    Seen on an H200: int8 and uint8 with 16, 64, 128, 256 and 512 splits; with 1 and 2 they compile.
+    """
+
+    message = "kv_indptr must hold {step}, the slots of a tile in every split, got {got}"
+    reason = (
+        "with {splits_used} splits of {tile} slots a step of all is {step}, which {got} does not hold: the "
+        "kernel does not compile"
+    )
+    looks_at = ("kv_indptr.dtype", "kv_splits", "kv_scales")
+    requires = "kv_indptr int32 or int64"
+    category = "dtype"
+    premises = UNPACKED
+    step: int
+    got: DType
+    splits_used: int = aside()
+    tile: int = aside()
+
+    @classmethod
+    def find(cls, call: SparseCall, /) -> Iterator[Self]:
+        dtype, used = call.kv_indptr.dtype, splits(call)
+        if dtype.kind is not Kind.INT or not isinstance(used, int) or used <= 1:
+            return
+        signed = dtype in (DType.I8, DType.I16, DType.I32, DType.I64)
+        tile = SLOTS_A_TILE if call.kv_scales is None else FP8_SLOTS_A_TILE
+        if used * tile >= 2 ** (dtype.bits - signed):
+            yield cls(used * tile, dtype, used, tile)
+
+    def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
+        yield _cast(call, {"kv_indptr": DType.I32}, safe=True, note="one copy")
+
+    @classmethod
+    def example(cls) -> SparseCall:
+        return VALID.with_dtype("kv_indptr", DType.U8)
+
+
+@dataclass(frozen=True)
 class IndicesOfUnusualType(Hazard):
     """The contract is int32; other whole numbers are loaded as they are, and narrow ones end early."""
 
@@ -80,7 +123,7 @@ class IndicesOfUnusualType(Hazard):
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
         for name in INDEX_LISTS:
             dtype = getattr(call, name).dtype
-            if dtype.kind is Kind.INT and dtype not in INDEX_TYPES:
+            if dtype.kind is Kind.INT and dtype not in INDEX_TYPES and not _refused(call, name):
                 yield cls(name, dtype)
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
@@ -260,6 +303,11 @@ class SinkTypeUnknown(Hazard):
         return VALID.with_dtype("attn_sink", DType.F8_E8M0)
 
 
+def _refused(call: SparseCall, name: str) -> bool:
+    """Whether the type is more than unusual: it does not compile."""
+    return name == "kv_indptr" and call.q.ndim == 3 and any(SpansTypeTooNarrow.find(call))
+
+
 def _cast(call: SparseCall, types: dict[str, DType], *, safe: bool, note: str) -> Fix[SparseCall]:
     changed = call
     for name, dtype in types.items():
@@ -270,6 +318,7 @@ def _cast(call: SparseCall, types: dict[str, DType], *, safe: bool, note: str) -
 
 ON_LISTS = (
     IndicesNotIntegers,
+    SpansTypeTooNarrow,
     IndicesOfUnusualType,
     ListNotDense,
     SpansTooFew,

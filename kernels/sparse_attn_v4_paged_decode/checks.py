@@ -10,7 +10,7 @@ from kernels.checking import Check, Fix, aside
 from kernels.dtypes import DType, Torch
 from kernels.registry import Operation
 from kernels.sparse_attn_v4_paged_decode.beyond_numbers import BEYOND
-from kernels.sparse_attn_v4_paged_decode.launch_errors import AFTER_CHECKS
+from kernels.sparse_attn_v4_paged_decode.partial_results import AFTER_CHECKS
 from kernels.sparse_attn_v4_paged_decode.python_errors import PoolHasNoWidth
 from kernels.sparse_attn_v4_paged_decode.repairs import CONVERTED, rearranged
 from kernels.sparse_attn_v4_paged_decode.signature import (

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from kernels.checking import Fix, Given, aside
+from kernels.checking import Fix, aside
 from kernels.dtypes import DType
-from kernels.sparse_attn_v4_paged_decode.python_errors import (
-    POOL_STRIDES,
-    SCALE_CONVERTED,
-    UNPACKED,
-    PythonError,
-)
+from kernels.sparse_attn_v4_paged_decode.python_errors import PythonError
 from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
 from kernels.spec import TensorSpec
 
@@ -35,6 +30,9 @@ JOINED_COLUMNS = 32
 
 NARROWEST = 9
 """Fewest columns a head that compile: the matrix product takes 16, to which 9 are rounded up."""
+
+LEAST_SIZE = -(2**62)
+"""The least number that torch takes for a size, if a wrong one: smaller ones stand for symbols."""
 
 POINTERS = {"unified_kv": 1, "kv_scales": 2, "kv_indices": 3, "kv_indptr": 4}
 """Place of each argument among the first kernel's."""
@@ -76,7 +74,7 @@ def _head_block(heads: int) -> int:
 class Splits(PythonError):
     """Partial results are allocated for every split, which makes torch the judge of their number."""
 
-    looks_at = ("kv_splits",)
+    looks_at: ClassVar[tuple[str, ...]] = ("kv_splits",)
     requires = "kv_splits a power of two, or None"
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
@@ -155,7 +153,7 @@ class SplitsNegative(Splits):
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
         tokens, heads, _ = call.q.shape
-        if isinstance(call.kv_splits, int) and -(2**63) <= call.kv_splits < 0:
+        if isinstance(call.kv_splits, int) and LEAST_SIZE <= call.kv_splits < 0:
             yield cls(call.kv_splits, [tokens, call.kv_splits, padded_heads(heads)])
 
     @classmethod
@@ -337,15 +335,3 @@ def padded_to(call: SparseCall, width: int) -> Iterator[Fix[SparseCall]]:
 def _is_on_host(tensor: TensorSpec) -> bool:
     """An empty tensor has no pointer to ask about."""
     return tensor.device_type == "cpu" and tensor.numel > 0
-
-
-AFTER_CHECKS = (
-    *UNPACKED,
-    *SCALE_CONVERTED,
-    MultiprocessorsUnknown,
-    Given(UNPACKED, (SplitsNotAnInteger, SplitsTooLarge, SplitsNegative)),
-    *POOL_STRIDES,
-    PointerOnHost,
-    Given(UNPACKED, (NothingToReduce, HeadTooNarrowToJoin, SinkOnHost)),
-)
-"""What fails behind upstream's own checks, in order."""

@@ -9,7 +9,7 @@ from kernels.offline import OVERLAPPING, Variant
 
 REFUSED = {
     (target, "verify, MXFP8"): "type fp8e4nv not supported in this architecture"
-    for target in ("sm75", "sm80", "sm86")
+    for target in ("sm70", "sm75", "sm80", "sm86")
 }
 """(target, name) → words of the compiler."""
 

@@ -184,9 +184,8 @@ def test_refused_with_upstreams_class_and_text(operation: Operation, row: str) -
 @pytest.mark.parametrize("row", FAILING)
 def test_the_first_fix_is_enough(operation: Operation, row: str) -> None:
     call = quantized(operation).replace(**FAILING[row].changes)
-    raised = operation.examine(call).raised
-    assert raised is not None
-    fix = next(iter(raised.fixes(call)))
+    found = operation.examine(call).failed()[0].occurrences[0]
+    fix = next(iter(found.violation.fixes(found.subject)))
     assert fix.edits(call)
     assert not operation.examine(fix.call).failed()
 

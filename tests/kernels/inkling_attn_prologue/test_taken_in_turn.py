@@ -87,6 +87,22 @@ def test_a_width_of_q_is_refused_before_one_of_k_whatever_is_wrong_with_them(ope
     )
 
 
+@ALL
+def test_a_text_is_divided_before_the_nothing_behind_it(operation: Operation) -> None:
+    call = base(operation).quantized()
+    said = raised(operation, call.replace(dq="256", dkv=None))
+    assert said == ("TypeError", "not all arguments converted during string formatting")
+    assert {"width_is_text", "width_is_not_a_number"} <= set(
+        failed(operation, call.replace(dq="256", dkv=None))
+    )
+    said = raised(operation, call.replace(dq=None, dkv="128"))
+    assert said == ("TypeError", "unsupported operand type(s) for %: 'NoneType' and 'int'")
+    assert raised(operation, call.replace(dq=192, dkv=None)) == (
+        "ValueError",
+        f"MXFP8 fused {'decode ' if operation is DECODE else ''}prologue requires head_dim-aligned Q/K/V.",
+    )
+
+
 @pytest.mark.parametrize("width", [2**62 - 1, 2**62, 2**63 - 1, -(2**62), -(2**62) - 1, -(2**63)])
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
 def test_the_sizes_at_which_torch_itself_changes_its_word(rows: int, width: int) -> None:

@@ -16,6 +16,7 @@ MOST_SHARED = 4096
 """Bytes of shared memory; more would mean that data left the registers."""
 
 REFUSED = {
+    ("sm70", "ue8m0"): "type fp8e4nv not supported in this architecture",
     ("sm75", "ue8m0"): "type fp8e4nv not supported in this architecture",
     ("sm80", "ue8m0"): "type fp8e4nv not supported in this architecture",
     ("sm86", "ue8m0"): "type fp8e4nv not supported in this architecture",

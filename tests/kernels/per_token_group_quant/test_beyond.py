@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,11 @@ def holding(given: QuantCall, name: str, values: Values, **attributes: Any) -> Q
 def masked(counts: Values, dtype: DType = DType.I32) -> QuantCall:
     """Two experts of 8 rows."""
     return holding(MASKED, "masked_m", counts, dtype=dtype)
+
+
+def on_host(given: QuantCall) -> QuantCall:
+    """The call with every tensor on the CPU."""
+    return given.replace(**{name: replace(tensor, device="cpu") for name, tensor in given.tensors()})
 
 
 def masked_column_major(strides: str) -> QuantCall:
@@ -172,6 +178,7 @@ SAFE: dict[str, list[QuantCall]] = {
         call("bf16[5,256]", column_major_scales=True, target=Target("sm90")),
     ],
     "sorted_layout_misread": [sorted_by(), sorted_by(count=TensorSpec((), DType.I32)), VALID],
+    "rows_on_host": [VALID.replace(num_tokens_post_padded=COUNT), sorted_by()],
     "too_large_for_one_launch": [
         experts(65_535),
         call(f"bf16[{2**26 - 1},1024]"),
@@ -253,6 +260,13 @@ HAZARDOUS: dict[str, list[tuple[QuantCall, str]]] = {
         ),
         (sorted_by(count=TensorSpec((0,), DType.I32)), "num_tokens_post_padded is empty"),
     ],
+    "rows_on_host": [
+        (on_host(VALID).replace(num_tokens_post_padded=COUNT), "num_tokens_post_padded on cuda:0"),
+        (
+            on_host(MASKED).replace(num_tokens_post_padded=TensorSpec((1,), DType.I32, device="cuda:1")),
+            "num_tokens_post_padded on cuda:1",
+        ),
+    ],
     "too_large_for_one_launch": [
         (experts(65_536), "65536 experts"),
         (call(f"bf16[{2**26},1024]"), "4294967296 threads"),
@@ -315,7 +329,7 @@ def test_a_running_call_is_refused_for_its_layout_alone(check: type[Check[QuantC
     if check.reads_values or check.severity is Severity.WARNING:
         guard(STAGES, example)
     else:
-        with pytest.raises(ValueError, match=r"output_|launch|sorted_token_ids") as raised:
+        with pytest.raises(ValueError, match=r"output_|launch|sorted_token_ids|input is on") as raised:
             guard(STAGES, example)
         assert type(raised.value.violation) is check  # type: ignore[attr-defined]
 

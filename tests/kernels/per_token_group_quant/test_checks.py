@@ -61,6 +61,16 @@ REFUSED = {
         RuntimeError,
         f"Failed at {CUH}:508: ",
     ),
+    "a mask of complex numbers": (
+        MASKED.with_dtype("masked_m", DType.C64),
+        ValueError,
+        "DLDataType contains unknown type_code=5",
+    ),
+    "a mask of complex numbers, of two dimensions": (
+        MASKED.with_tensor("masked_m", shape=(2, 1), dtype=DType.C128),
+        ValueError,
+        "DLDataType contains unknown type_code=5",
+    ),
     "three dimensions without a mask": (
         call(input="bf16[2,2,256]"),
         RuntimeError,

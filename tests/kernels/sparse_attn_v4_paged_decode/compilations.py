@@ -11,7 +11,7 @@ from kernels.sparse_attn_v4_paged_decode.launch import join_variant, variant
 
 REFUSED = {
     (target, "codes"): "type fp8e4nv not supported in this architecture"
-    for target in ("sm75", "sm80", "sm86")
+    for target in ("sm70", "sm75", "sm80", "sm86")
 }
 """(target, name) → words of the compiler."""
 

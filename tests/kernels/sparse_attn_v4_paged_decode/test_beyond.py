@@ -33,6 +33,7 @@ SEVERITIES = {
     "on_another_device": "error",
     "fp8_not_compiled": "error",
     "indices_not_integers": "error",
+    "spans_type_too_narrow": "error",
     "indices_of_unusual_type": "warning",
     "list_not_dense": "error",
     "spans_too_few": "error",
@@ -120,6 +121,27 @@ FAILING: dict[str, tuple[SparseCall, str]] = {
     "spans of doubles": (VALID.with_dtype("kv_indptr", DType.F64), "indices_not_integers"),
     "short slots": (VALID.with_dtype("kv_indices", DType.I16), "indices_of_unusual_type"),
     "unsigned spans": (VALID.with_dtype("kv_indptr", DType.U32), "indices_of_unusual_type"),
+    "spans of bytes in many splits": (VALID.with_dtype("kv_indptr", DType.U8), "spans_type_too_narrow"),
+    "spans of bytes in 8 splits": (
+        VALID.with_dtype("kv_indptr", DType.I8).replace(kv_splits=8),
+        "spans_type_too_narrow",
+    ),
+    "FP8 and spans of bytes in 4 splits": (
+        QUANTIZED.with_dtype("kv_indptr", DType.I8).replace(kv_splits=4),
+        "spans_type_too_narrow",
+    ),
+    "spans of bytes in 4 splits": (
+        VALID.with_dtype("kv_indptr", DType.I8).replace(kv_splits=4),
+        "indices_of_unusual_type",
+    ),
+    "spans of bytes in one": (
+        VALID.with_dtype("kv_indptr", DType.U8).replace(kv_splits=1),
+        "indices_of_unusual_type",
+    ),
+    "spans of 16 bits in 2048 splits": (
+        VALID.with_dtype("kv_indptr", DType.I16).replace(kv_splits=2048),
+        "spans_type_too_narrow",
+    ),
     "every second slot": (VALID.with_tensor("kv_indices", strides=(2,)), "list_not_dense"),
     "a table of slots": (VALID.with_tensor("kv_indices", shape=(2, 4)), "list_not_dense"),
     "spans in a column": (VALID.with_tensor("kv_indptr", shape=(3, 1)), "list_not_dense"),

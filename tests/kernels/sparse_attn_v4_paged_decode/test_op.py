@@ -116,7 +116,8 @@ def test_what_upstream_takes_and_reads_wrongly_is_refused_here(what: str) -> Non
 def test_indices_of_other_whole_numbers_are_read_as_they_are(dtype: torch.dtype) -> None:
     p = problem((3, 5))
     unusual = replace(p, kv_indices=p.kv_indices.to(dtype), kv_indptr=p.kv_indptr.to(dtype))
-    assert torch.equal(live(unusual), live(p))
+    splits = 1 if dtype.itemsize == 1 else None  # more of them do not compile upstream
+    assert torch.equal(live(unusual, kv_splits=splits), live(p, kv_splits=splits))
 
 
 RUNNABLE: dict[str, SparseCall] = {
