@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI
 
@@ -30,7 +31,7 @@ from app.http.observe import Observe
 from app.http.plain import SafeJSONResponse
 from app.http.urls import Prefix
 from app.pages import about
-from app.settings import Settings
+from app.settings import Settings, is_loopback
 
 RUNS_OF_ONE = 4
 """Runs that one key may have at once for each worker of this host: others find places in the queue."""
@@ -74,6 +75,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
         anonymous=chosen.anonymous == "read",
         limiter=Limiter(chosen.rate) if chosen.rate else None,
         most_bytes=int(chosen.max_header_bytes),
+        pages=_own_pages(chosen) if is_loopback(chosen.host) else None,
     )
     app.add_middleware(problems.CatchAll)
     app.add_middleware(HeadAsGet)
@@ -90,6 +92,12 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     ):
         app.include_router(router)
     return app
+
+
+def _own_pages(chosen: Settings) -> frozenset[str]:
+    """The hosts that browsers know a service on loopback by."""
+    own = {"127.0.0.1", "::1", "localhost", chosen.host.strip("[]").lower()}
+    return frozenset(own | {urlsplit(chosen.public_url).hostname or "localhost"})
 
 
 def capabilities() -> Iterator[APIRouter]:

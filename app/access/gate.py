@@ -7,6 +7,7 @@ import binascii
 import logging
 import re
 from itertools import chain
+from urllib.parse import urlsplit
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -66,16 +67,25 @@ class Gate:
     anonymous   whether a request without a key may read, where there are keys
     limiter     requests a caller may make; None: any number
     most_bytes  of a request's header fields together
+    pages       hosts whose pages may act without a key; None: all may
     """
 
     def __init__(
-        self, app: ASGIApp, keys: Keyring, *, anonymous: bool, limiter: Limiter | None, most_bytes: int
+        self,
+        app: ASGIApp,
+        keys: Keyring,
+        *,
+        anonymous: bool,
+        limiter: Limiter | None,
+        most_bytes: int,
+        pages: frozenset[str] | None = None,
     ) -> None:
         self.app = app
         self._keys = keys
         self._anonymous = Caller(scopes=frozenset({Permission.READ} if anonymous else ()))
         self._limiter = limiter
         self._most_bytes = most_bytes
+        self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -94,10 +104,10 @@ class Gate:
         path = path_of(scope)
         if _CONTROL.search(path):
             raise NotFound("No address here holds a control character.")
-        if not self._keys and self._limiter is None:
-            return EVERYBODY
         if not self._keys:
             self._count(scope, path, EVERYBODY)
+            if self._pages is not None and needed(scope["method"], path) is Permission.DIAGNOSE:
+                _refuse_other_pages(scope, self._pages)
             return EVERYBODY
         try:
             caller = self._caller(scope)
@@ -167,6 +177,25 @@ def _password(credentials: str) -> str:
         return base64.b64decode(credentials, validate=True).decode("utf-8", "replace").partition(":")[2]
     except (binascii.Error, ValueError):
         raise Unauthorized("The Authorization header is not Basic credentials.", basic=True) from None
+
+
+def _refuse_other_pages(scope: Scope, pages: frozenset[str]) -> None:
+    """On loopback whoever asks is on this machine, but a browser there asks for pages of others too: one
+    whose name is made to lead to loopback is, to the browser, this service's own.
+    """
+    for name, value in scope["headers"]:
+        if name == b"origin" and _host_of(value) not in pages:
+            raise Forbidden(
+                "Only this service's own pages may act without a key; behind a proxy FAULTBOOK_PUBLIC_URL "
+                "says which host's they are."
+            )
+
+
+def _host_of(origin: bytes) -> str | None:
+    try:
+        return urlsplit(origin.decode("latin-1")).hostname
+    except ValueError:
+        return None
 
 
 def _refuse_foreign_page(scope: Scope) -> None:

@@ -291,3 +291,30 @@ def test_no_spelling_of_an_address_opens_more_than_the_address() -> None:
 
 def refused(path: str) -> bool:
     return any(ord(letter) < 32 or ord(letter) == 127 for letter in path)
+
+
+@pytest.mark.parametrize(
+    ("origin", "settings", "code"),
+    [
+        ("http://rebound.example:8000", {}, 403),
+        ("null", {}, 403),
+        ("http://[", {}, 403),
+        ("http://127.0.0.1.rebound.example", {}, 403),
+        ("http://127.0.0.1:8000", {}, 200),
+        ("http://LOCALHOST:9000", {}, 200),
+        ("http://[::1]:8000", {}, 200),
+        (None, {}, 200),
+        ("https://faults.example.org", {"public_url": "https://faults.example.org/faultbook"}, 200),
+        ("http://anybody.example", {"host": "0.0.0.0"}, 200),
+        ("http://anybody.example", {"api_keys": ENTRIES}, 200),
+    ],
+)
+def test_a_page_whose_name_leads_to_loopback_does_not_act(
+    origin: str | None, settings: dict[str, Any], code: int
+) -> None:
+    """Nobody's key is needed there, and to a browser such a page is the service's own."""
+    headers = {**bearer("diagnose"), **({"Origin": origin} if origin else {})}
+    client = service(**settings)
+    assert client.post("/api/diagnose", headers=headers).status_code == code
+    assert client.delete("/api/diagnoses/x", headers=headers).status_code == code
+    assert client.post("/api/match", headers=headers).status_code == 200
