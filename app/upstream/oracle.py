@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 from app.settings import PREFIX
 
@@ -41,6 +41,14 @@ START_LIMIT = 120.0
 
 ADDRESS_SPACE = 16 << 30
 """Bytes of address space of a process without a GPU: torch's libraries and a compiler map several GiB."""
+
+MOST_ANSWERED = 256 << 20
+"""Bytes of one answer; those with every element of what was written are the largest."""
+
+ENDING = 5.0
+"""Seconds that a process which was killed may take to be gone."""
+
+UNINTELLIGIBLE = "what it answered is no answer to this question"
 
 SPOKEN = 2000
 """Bytes of what the process last wrote to its standard error that are told where it ended."""
@@ -136,23 +144,13 @@ class Oracle:
                 if self._process is None:
                     self._start()
                 told = self._exchange(job, self._limit)
+                answer = _understood(told, self._host)
             except Unanswered as error:
                 self._end()
                 return Answer(error.ending, str(error), host=self._host)
-            if told.pop("lost", False):
+            if told.get("lost", False):
                 self._end()
-        return Answer(
-            told["ending"],
-            told.get("detail", ""),
-            told.get("class", ""),
-            told.get("message", ""),
-            tuple((path, line, function) for path, line, function in told.get("frames", ())),
-            told.get("milliseconds"),
-            tuple(told.get("outputs", ())),
-            tuple(told.get("outside", ())),
-            {name: told[name] for name in ("returned", "written") if name in told},
-            self._host,
-        )
+        return answer
 
     def close(self) -> None:
         """End the process."""
@@ -174,9 +172,11 @@ class Oracle:
             raise Unanswered("unavailable", f"its interpreter cannot be started: {error}") from None
         try:
             told = self._exchange(self._setup, START_LIMIT)
+            self._host = Host(**told)
         except Unanswered as error:
             raise Unanswered("unavailable", f"its interpreter cannot serve: {error}") from None
-        self._host = Host(**told)
+        except TypeError:
+            raise Unanswered("unavailable", f"its interpreter cannot serve: {UNINTELLIGIBLE}") from None
 
     def _exchange(self, message: dict[str, Any], limit: float) -> dict[str, Any]:
         """Send a line, receive a line; raises Unanswered."""
@@ -184,24 +184,48 @@ class Oracle:
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(message).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            raise Unanswered("crashed", self._how_it_ended(process)) from None
+        unsent = memoryview(json.dumps(message).encode() + b"\n")
         received = bytearray()
         deadline = monotonic() + limit
         with selectors.DefaultSelector() as selector:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
             selector.register(process.stdout, selectors.EVENT_READ)
             while not received.endswith(b"\n"):
-                if not selector.select(max(0.0, deadline - monotonic())):
+                left = deadline - monotonic()
+                ready = {key.fileobj for key, _ in selector.select(left)} if left > 0 else set()
+                if not ready:
                     raise Unanswered("timed-out", f"it took longer than {limit:g} s and was ended")
-                part = os.read(process.stdout.fileno(), 1 << 16)
-                if not part:
-                    raise Unanswered("crashed", self._how_it_ended(process))
-                received += part
-        answer: dict[str, Any] = json.loads(received)
+                if process.stdin in ready:
+                    unsent = unsent[self._sent(process, unsent) :]
+                    if not unsent:
+                        selector.unregister(process.stdin)
+                if process.stdout in ready:
+                    part = os.read(process.stdout.fileno(), 1 << 16)
+                    if not part:
+                        raise Unanswered("crashed", self._how_it_ended(process))
+                    received += part
+                if len(received) > MOST_ANSWERED:
+                    raise Unanswered(
+                        "crashed", f"it answered more than {MOST_ANSWERED:,} bytes and was ended"
+                    )
+        try:
+            answer = json.loads(received)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            raise Unanswered("crashed", UNINTELLIGIBLE)
         return answer
+
+    def _sent(self, process: subprocess.Popen[bytes], unsent: memoryview) -> int:
+        """How many bytes its standard input took."""
+        assert process.stdin is not None
+        try:
+            return os.write(process.stdin.fileno(), unsent[: 1 << 16])
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            raise Unanswered("crashed", self._how_it_ended(process)) from None
 
     def _how_it_ended(self, process: subprocess.Popen[bytes]) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -218,10 +242,37 @@ class Oracle:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(ENDING)
+            for pipe in (process.stdin, process.stdout):  # a process that it started may hold the other ends
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
         if self._errors is not None:
             self._errors.close()
             self._errors = None
+
+
+def _understood(told: dict[str, Any], host: Host | None) -> Answer:
+    """The answer that the process gave; raises Unanswered for one that is none."""
+    try:
+        ending = told["ending"]
+        if ending not in get_args(Ending):
+            raise ValueError(ending)
+        return Answer(
+            ending,
+            told.get("detail", ""),
+            told.get("class", ""),
+            told.get("message", ""),
+            tuple((path, line, function) for path, line, function in told.get("frames", ())),
+            told.get("milliseconds"),
+            tuple(told.get("outputs", ())),
+            tuple(told.get("outside", ())),
+            {name: told[name] for name in ("returned", "written") if name in told},
+            host,
+        )
+    except (KeyError, TypeError, ValueError):
+        raise Unanswered("crashed", UNINTELLIGIBLE) from None
 
 
 def _environment(launches: bool) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -205,3 +206,53 @@ def test_values_are_seeded_as_the_worker_seeds_them() -> None:
     assert drawn == {"kind": "randn", "mean": 0.0, "std": 1.0, "seed": 5}
     full = VALID.with_tensor("input", values=Full(2.0))
     assert job(QUANT, full)["kwargs"]["input"]["tensor"]["values"] == {"kind": "full", "value": 2.0}
+
+
+GREETS = """
+import json, os, sys, time
+sys.stdin.readline()
+print(json.dumps({"python": "3", "torch": "2", "cuda": None, "device": None, "packages": {}}), flush=True)
+"""
+ASKED = GREETS + "sys.stdin.readline()\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "ending", "told"),
+    [
+        ("import time; time.sleep(60)", "unavailable", "longer than 2 s"),
+        (GREETS + "time.sleep(60)", "timed-out", "longer than 2 s"),
+        (ASKED + "while True: os.write(1, b'x' * 65536)", "crashed", "more than 1,048,576 bytes"),
+        (ASKED + "print('no JSON at all', flush=True); time.sleep(60)", "crashed", "no answer"),
+        (ASKED + "print('[' * 100_000, flush=True); time.sleep(60)", "crashed", "no answer"),
+        (ASKED + "print('[1, 2]', flush=True); time.sleep(60)", "crashed", "no answer"),
+        (ASKED + "print('{}', flush=True); time.sleep(60)", "crashed", "no answer"),
+        (ASKED + 'print(\'{"ending": "fine"}\', flush=True); time.sleep(60)', "crashed", "no answer"),
+        (ASKED + "os.write(2, b'why'); os._exit(7)", "crashed", "status 7: why"),
+        (ASKED + "os.kill(os.getpid(), 11)", "crashed", "signal 11"),
+        ("print('{}', flush=True); import time; time.sleep(60)", "unavailable", "no answer"),
+        ("print('hello', flush=True); import time; time.sleep(60)", "unavailable", "no answer"),
+        ("", "unavailable", "ended with status 0"),
+        (
+            ASKED + "import subprocess; subprocess.Popen(['sleep', '10']); os._exit(0)",
+            ("timed-out", "crashed"),
+            "ended",
+        ),
+    ],
+)
+def test_an_interpreter_that_misbehaves_costs_its_time_at_most(
+    program: str, ending: str | tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.upstream.oracle.START_LIMIT", 2)
+    monkeypatch.setattr("app.upstream.oracle.MOST_ANSWERED", 1 << 20)
+    (tmp_path / "program.py").write_text(program)
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/program.py"\n')
+    script.chmod(0o755)
+    oracle = Oracle(str(script), ["stand_in"], limit=2, memory=1 << 30, launches=False)
+    question = {"values": "x" * (1 << 20)}  # more than a pipe holds
+    began = time.monotonic()
+    answer = oracle.ask(question)
+    oracle.close()
+    assert answer.ending in ((ending,) if isinstance(ending, str) else ending), answer
+    assert told in answer.detail
+    assert time.monotonic() - began < 15
