@@ -199,11 +199,14 @@ class RedisStore:
     def find(self, key: str, *, since: float) -> Answer | None:
         """The newest answer to an equal question."""
         with _told():
-            job = self._redis.get(_equal(key)) if key else None
-            body, ended = self._redis.hmget(_job(job), ["body", "ended"]) if job else (None, None)
+            job: Any = self._redis.get(_equal(key)) if key else None
+            found: Any = (
+                self._redis.hmget(_job(job), ["body", "ended", "owner"]) if job else (None, None, None)
+            )
+        body, ended, owner = found
         if body is None or ended is None or float(ended) < since:
             return None
-        return Answer(body, float(ended))
+        return Answer(body, float(ended), job, owner)
 
     def open(self) -> int:
         """Jobs that have not ended."""

@@ -204,7 +204,7 @@ class FileStore:
     def find(self, key: str, *, since: float) -> Answer | None:
         """The newest answer to an equal question."""
         rows = self._read(
-            "SELECT body, ended FROM jobs WHERE key = ? AND key <> '' AND ended >= ?"
+            "SELECT body, ended, id, owner FROM jobs WHERE key = ? AND key <> '' AND ended >= ?"
             " ORDER BY ended DESC LIMIT 1",
             key,
             since,

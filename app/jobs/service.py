@@ -50,6 +50,11 @@ MOST_STREAMS = 256
 PATIENCE = 120.0
 """Seconds that a job waits for a worker that is lost, or does not start."""
 
+LONGEST_SHARED = 256 << 10
+"""Characters of an answer that may answer equal questions. Each job keeps its own: what is longer, for a call
+that describes many values, has to be run again, or asking would fill the store faster than any run.
+"""
+
 PURGE = 600.0
 """Seconds between looks for what nobody has to remember any more."""
 
@@ -182,9 +187,12 @@ class Jobs:
                 await _either(news, POLL)
 
     async def answer(self, question: Question, owner: str, *, fresh: bool = False) -> DiagnosisModel:
-        """A diagnosis at once: of an equal question where one is stored, unless it has to be `fresh`."""
-        answer, key = await self._diagnosis(replace(question, owner=owner), fresh=fresh)
-        if answer.level == "run":
+        """A diagnosis at once: of an equal question where one is stored, unless it has to be `fresh`.
+
+        One that is stored as the owner's keeps its id: who asks again and again does not fill the store.
+        """
+        answer, key, stored = await self._diagnosis(replace(question, owner=owner), fresh=fresh)
+        if answer.level == "run" and not stored:
             ending = _done(answer, key)
             try:
                 await run_in_threadpool(self.store.keep, answer.id, owner, ending, now=time())
@@ -196,8 +204,10 @@ class Jobs:
 
     async def _diagnosis(
         self, question: Question, job: str | None = None, *, fresh: bool = False
-    ) -> tuple[DiagnosisModel, str]:
-        """A diagnosis, and the key under which it may answer equal questions."""
+    ) -> tuple[DiagnosisModel, str, bool]:
+        """A diagnosis, the key under which it may answer equal questions, and whether it is stored as it
+        is.
+        """
         question = await self._diagnoser.aimed(question)
         aside = run_in_threadpool if question.large else directly
         key = await aside(self._diagnoser.identity, question)
@@ -206,9 +216,10 @@ class Jobs:
             with suppress(StoreUnavailable):
                 stored = await run_in_threadpool(self.store.find, key, since=since)
                 if stored is not None:
-                    answer = repeated(stored, job or secrets.token_hex(16))
+                    own = job is None and stored.owner == question.owner
+                    answer = repeated(stored, stored.id if own else job or secrets.token_hex(16))
                     self._count(answer)
-                    return answer, ""
+                    return answer, "", own
 
         async def report(kind: str, data: dict[str, Any]) -> None:
             if job is not None:
@@ -218,7 +229,7 @@ class Jobs:
         if job is not None:
             answer = answer.model_copy(update={"id": job})
         self._count(answer)
-        return answer, key if shareable(answer, question.worker) else ""
+        return answer, key if shareable(answer, question.worker) else "", False
 
     async def _carry_out_all(self) -> None:
         while True:
@@ -281,7 +292,7 @@ class Jobs:
         deadline = monotonic() + PATIENCE
         while True:
             try:
-                answer, key = await self._diagnosis(question, claim.id)
+                answer, key, _ = await self._diagnosis(question, claim.id)
             except Unavailable as problem:
                 if monotonic() < deadline:
                     await asyncio.sleep(POLL)
@@ -368,7 +379,8 @@ def written(answer: DiagnosisModel) -> str:
 
 
 def _done(answer: DiagnosisModel, key: str) -> Ending:
-    return Ending(Status.DONE, 200, written(answer), key, answer.verdict)
+    body = written(answer)
+    return Ending(Status.DONE, 200, body, key if len(body) <= LONGEST_SHARED else "", answer.verdict)
 
 
 def _failed(problem: Problem, job: str) -> Ending:

@@ -58,10 +58,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A stored diagnosis of an equal question, and when it was made, seconds since 1970."""
+    """A stored diagnosis of an equal question: its job and whose that is, and when it was made, seconds since
+    1970.
+    """
 
     body: str
     at: float
+    id: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,13 +216,28 @@ def test_an_equal_question_is_answered_from_the_store_and_says_so(client: TestCl
     again = client.post("/api/diagnose", json=body)
     assert again.headers["cache-status"].endswith("hit")
     assert again.json()["cached"]["at"].endswith("Z")
-    assert {**again.json(), "id": "", "cached": None} == {**first.json(), "id": ""}
+    assert {**again.json(), "cached": None} == first.json()  # its id too: asking again stores nothing
+    kept = routes.jobs_of(client).store  # type: ignore[arg-type]
+    before = kept._read("SELECT count(*) FROM jobs")  # type: ignore[attr-defined]
+    client.post("/api/diagnose", json=body)
+    assert kept._read("SELECT count(*) FROM jobs") == before  # type: ignore[attr-defined]
     job = end(client, ask(client, body))
     assert job.headers["cache-status"].endswith("hit")
     fresh = client.post("/api/diagnose", json=body, headers={"Cache-Control": "no-cache"})
     assert fresh.json()["cached"] is None
     other = client.post("/api/diagnose", json={**body, "seed": 8})
     assert other.json()["cached"] is None
+
+
+def test_a_long_answer_is_run_again(client: TestClient) -> None:
+    """Of stored ones each job would keep a copy, which costs who asks nothing."""
+    values = {"kind": "list", "data": [1.5] * 65_536}
+    body = {**VALID, "arguments": {"input": {"shape": [256, 256], "dtype": "bfloat16", "values": values}}}
+    for _ in range(2):
+        answer = client.post("/api/diagnose", json=body)
+        assert len(answer.content) > service.LONGEST_SHARED
+        assert answer.json()["cached"] is None
+    assert client.get(f"/api/diagnoses/{answer.json()['id']}").content == answer.content
 
 
 def test_what_ran_at_once_is_readable_by_its_id_too(client: TestClient) -> None:

@@ -176,7 +176,7 @@ def test_equal_questions_find_the_newest_answer(store: Store) -> None:
     store.end("b", Ending(Status.CANCELLED, 200, "{}"), now=NOW + 6)
     found = store.find("key", since=0)
     assert found is not None
-    assert (found.body, found.at) == ('{"a":2}', NOW + 5)
+    assert (found.body, found.at, found.id, found.owner) == ('{"a":2}', NOW + 5, "a", "ann")
     assert store.find("key", since=NOW + 6) is None
     assert store.find("", since=0) is None
     assert store.get("x", since=0) == Kept("x", "bob", Status.DONE, 200, '{"a":1}')
