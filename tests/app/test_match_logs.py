@@ -90,6 +90,41 @@ def test_torchrun_s_folders_are_one_failure(tmp_path: Path, write: Write) -> Non
     assert answer["unmatched"] == []
 
 
+def _tagged(text: str, rank: int) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+def test_a_log_of_all_ranks_says_again_what_theirs_say(tmp_path: Path, write: Write) -> None:
+    said = [f"2026-12-02 09:14:0{rank},123 INFO start\n{STACK}" for rank in range(3)]
+    for rank, text in enumerate(said):
+        write(f"rank_{rank}.log", text)
+    write("combined.log", "".join(_tagged(text, rank) for rank, text in enumerate(said)))
+    [found] = _answer(tmp_path)["matches"]
+    assert (found["count"], found["ranks"], len(found["files"])) == (3, [0, 1, 2], 4)
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        ("2026-12-02 07:00:00,123 INFO start", "an earlier start"),
+        ("[pod/node2/main] start", "another host"),
+    ],
+)
+def test_a_log_of_another_run_counts(tmp_path: Path, write: Write, head: str, what: str) -> None:
+    write("node1/rank_0.log", f"2026-12-02 09:14:00,123 INFO start\n{STACK}")
+    prefix = head.partition(" start")[0] + " " if head.startswith("[pod") else ""
+    write("combined.log", "".join(f"{prefix}[rank0]: {line}\n" for line in f"{head}\n{STACK}".splitlines()))
+    [found] = _answer(tmp_path)["matches"]
+    assert found["count"] == 2, what
+
+
+def test_ranks_that_only_the_common_log_has_are_counted(tmp_path: Path, write: Write) -> None:
+    write("rank_0.log", STACK)
+    write("combined.log", "".join(_tagged(STACK, rank) for rank in range(4)))
+    [found] = _answer(tmp_path)["matches"]
+    assert (found["count"], found["ranks"]) == (4, [0, 1, 2, 3])
+
+
 def test_error_files_alone_count(tmp_path: Path, write: Write) -> None:
     for rank in (0, 1, 2):
         write(f"x/attempt_0/{rank}/error.json", _elastic(ERROR, 1796202850 - rank))
