@@ -54,7 +54,7 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Read the errors that packages raise from their sources, so that they are found too."""
-    from catalog.scan.listing import TargetError
+    from catalog.scan.listing import NoTarget, TargetError
     from catalog.scan.macros import MACROS, Macros, parse_macro
     from catalog.snapshots.index import index as make
     from catalog.snapshots.manifest import SnapshotError
@@ -65,7 +65,7 @@ def index(
         macros = Macros((*MACROS, *map(parse_macro, macro or ())))
     except (SettingsError, ValueError) as error:
         usage(str(error))
-    failed = False
+    ended = Exit.OK
     answers = []
     for target in targets:
         with Progress(
@@ -89,7 +89,9 @@ def index(
                     ),  # type: ignore[misc]
                 )
             except (TargetError, SnapshotError, OSError) as error:
-                failed = True
+                wrong = isinstance(error, NoTarget)
+                ended = max(ended, Exit.USAGE if wrong else Exit.NEGATIVE)
+                bar.update(task, visible=False)
                 complain(printable(str(error)))
                 continue
         answers.append(
@@ -115,7 +117,7 @@ def index(
             )
     if as_json:
         print_json({"snapshots": answers})
-    raise typer.Exit(Exit.NEGATIVE if failed else Exit.OK)
+    raise typer.Exit(ended)
 
 
 def missing(data: Path, packages: Iterable[str]) -> list[str]:

@@ -22,6 +22,10 @@ class TargetError(Exception):
     """What was named cannot be scanned; the message says why and what to name instead."""
 
 
+class NoTarget(TargetError):
+    """What was named is no name of a target at all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """One file of a target: its path in the repository, and where it is or what is in it."""

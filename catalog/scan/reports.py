@@ -16,6 +16,8 @@ from catalog.scan.texts import BUILT_IN, Place, Texts, is_class
 LEAST_SAID: Final = 8
 """Literal characters that make an argument of a helper a message."""
 _HTTP: Final = frozenset({"HTTPException", "StarletteHTTPException"})
+_COPIES: Final = frozenset({"copy", "deepcopy"})
+"""What is raised is what they are given, as in `raise copy.deepcopy(error)`: told where it was made."""
 _SAID_BY: Final = ("detail", "message", "msg", "reason", "error", "explanation")
 
 
@@ -64,9 +66,9 @@ class Reports:
                 self._add(node, Report("raise", name, "error", None, []), texts, place)
             return
         name = dotted(raised.func)
-        if not name:
-            return
         last = name.rpartition(".")[2]
+        if not name or last in _COPIES:
+            return
         kind: Kind = "http" if last in _HTTP else "raise"
         status = _status(raised) if kind == "http" else None
         arguments = tuple(self._arguments(raised, texts)) if name not in BUILT_IN else ()

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from catalog.scan.archives import archived
 from catalog.scan.folders import digest, stated, walked
-from catalog.scan.listing import SUFFIXES, Listed, Listing, TargetError, listing
+from catalog.scan.listing import SUFFIXES, Listed, Listing, NoTarget, TargetError, listing
 from catalog.scan.model import Unreadable
 from catalog.scan.packages import VERSION, Upstream, fork_of, normal, upstream_of
 from catalog.scan.source import printable
@@ -52,19 +52,19 @@ def resolved(text: str, upstream: str | None = None) -> Iterator[Target]:
     try:
         repository = fork_of(upstream) if upstream is not None else None
     except ValueError as error:
-        raise TargetError(str(error)) from None
+        raise NoTarget(str(error)) from None
     shown = printable(text)[:100]
     if not text.strip() or "\x00" in text:
-        raise TargetError(f"{shown!r} names nothing; the folder that one is in is called `.`")
+        raise NoTarget(f"{shown!r} names nothing; the folder that one is in is called `.`")
     path = Path(text)
     if path.is_dir():
         yield _folder(path.resolve(), repository)
     elif path.is_file():
         yield _archive(path, repository)
     elif "/" in text or text.endswith((".whl", ".gz", ".zip")):
-        raise TargetError(f"{shown}: there is no such file or folder")
+        raise NoTarget(f"{shown}: there is no such file or folder")
     elif not _REQUIREMENT.fullmatch(text):
-        raise TargetError(f"{shown!r} is neither a file, a folder, a package nor a requirement")
+        raise NoTarget(f"{shown!r} is neither a file, a folder, a package nor a requirement")
     elif (installed := _installed(text)) is not None:
         yield _distribution(installed, repository)
     else:
@@ -98,7 +98,10 @@ def _fetched(requirement: str, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise TargetError(f"{requirement}: {printable(said[-1])[:300] if said else 'pip brought no wheel'}")
+        why = printable(said[-1])[:300] if said else "pip brought no wheel"
+        if "No matching distribution" in why:
+            why += "; of a package without wheels, name its downloaded source archive"
+        raise TargetError(f"{requirement}: {why}")
     return wheels[0]
 
 

@@ -1,7 +1,8 @@
 """What changed between two versions of a package: messages that appeared, vanished, moved or were reworded.
 
-A record's id holds its words and its file, so equal ids are the same record. Of the others, equal words in
-another file have moved; words that are alike, in the same function or file, are one message reworded.
+Equal words in the same file are the same record, whatever repository a version was indexed for. Of the
+others, equal words in another file have moved; words that are alike, in the same function or file, are one
+message reworded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Final
 
+from catalog.identity import record_id
 from catalog.snapshots.row import Row
 from catalog.snapshots.snapshot import Snapshot
 
@@ -44,7 +46,7 @@ class Difference:
 
 def compare(before: Snapshot, after: Snapshot) -> Difference:
     """What became of the records of `before` in `after`, each list in path and line order."""
-    old, new = dict(before.identifiers()), dict(after.identifiers())
+    old, new = dict(before.identifiers()), _identifiers(after, before.repo)
     gone = list(
         before.numbered_all(sorted(number for identifier, number in old.items() if identifier not in new))
     )
@@ -63,6 +65,14 @@ def compare(before: Snapshot, after: Snapshot) -> Difference:
         _sorted(changed),
         equal,
     )
+
+
+def _identifiers(snapshot: Snapshot, repo: str) -> dict[str, int]:
+    """The records by the ids that they have in a repository."""
+    if snapshot.repo == repo:
+        return dict(snapshot.identifiers())
+    rows = snapshot.between(0, len(snapshot))
+    return {record_id(repo, None, row.message, row.path): row.number for row in rows}
 
 
 def prior_wording(before: Snapshot, after: Snapshot, row: Row) -> str | None:

@@ -127,7 +127,8 @@ def test_the_command_line_answers_from_it(data: Path, monkeypatch: pytest.Monkey
 
 def test_what_cannot_be_indexed_is_said(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAULTBOOK_DATA", str(data))
-    assert CliRunner().invoke(cli, ["index", "no/such/place"]).exit_code == 1
+    for nothing in ("no/such/place", "", " ", "a package>=", "missing.whl"):
+        assert CliRunner().invoke(cli, ["index", nothing]).exit_code == 2, nothing
     assert CliRunner().invoke(cli, ["index", "x", "--macro", "not a name"]).exit_code == 2
 
 

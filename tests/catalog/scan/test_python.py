@@ -81,6 +81,8 @@ def test_a_message_is_read_to_the_letter(statement: str, message: str) -> None:
     [
         "raise",
         "raise error",
+        "raise copy.deepcopy(error)",
+        "raise copy(error) from None",
         "sys.exit(1)",
         "sys.exit(main())",
         "logger.info('hello there')",

@@ -82,6 +82,16 @@ def test_equal_words_in_another_file_have_moved(difference: Difference) -> None:
     assert (change.before.path, change.after.path) == ("old/b.py", "new/b.py")
 
 
+def test_a_version_of_another_repository_has_the_same_records(tmp_path: Path) -> None:
+    shelf = shelf_with(tmp_path, v1=OLD)
+    index(shelf, str(tmp_path / "v1"), upstream="someone/thing", processes=1)
+    ours = shelf.open(shelf.held()[0])
+    theirs = shelf_with(tmp_path / "other", v2=OLD)
+    difference = compare(theirs.open(theirs.held()[0]), ours)
+    assert ours.repo == "someone/thing"
+    assert (difference.equal, difference.moved, difference.appeared) == (4, [], [])
+
+
 def test_a_bundle_carries_the_shelf(tmp_path: Path) -> None:
     shelf = shelf_with(tmp_path, v1=OLD, v2=NEW)
     file = tmp_path / "bundle.tar"
