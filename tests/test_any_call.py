@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, product
+from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -39,3 +41,28 @@ def test_a_wrong_type_behind_a_wrong_size_is_not_computed_with() -> None:
         examination = operations()["inkling_attn_prologue_decode"].examine(call)
         assert examination.raised is not None
         fixes.search(operations()["inkling_attn_prologue_decode"], call, examination)
+
+
+ANY_SCALAR: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 2**31, 2**63, -(2**64), 10**400, -(10**400)),
+    *(0.0, -0.0, 0.5, 1e308, -1e308, 5e-324, inf, -inf, nan),
+    *("", "128", "silu", "\x00", "\ud800", "float8_e4m3fn"),
+)
+
+
+@pytest.mark.parametrize("name", operations())
+def test_no_value_of_a_plain_argument_stops_a_check_or_the_search(name: str) -> None:
+    operation = operations()[name]
+    examples = [example for check in operation.checks if (example := check.example()) is not None]
+    plain = [each.name for each in operation.call.arguments() if each.kind in (int, float, bool, str)]
+    for call in (operation.valid, *examples[::4]):
+        for argument, value in product(plain, ANY_SCALAR):
+            changed = call.replace(**{argument: value})
+            examination = operation.examine(changed)
+            for outcome in examination.failed():
+                assert all(
+                    occurrence.violation.text is not None and occurrence.violation.explain() is not None
+                    for occurrence in outcome.occurrences
+                )
+            if call is operation.valid:
+                fixes.search(operation, changed, examination)

@@ -117,7 +117,8 @@ def _value(parameter: Argument, value: Any) -> Any:
         return from_json(value)
     if isinstance(value, (dict, list)):
         got = "an object" if isinstance(value, dict) else "a list"
-        raise ValueError(f"expected a {parameter.kind.__name__}, got {got}")
+        article = "an" if parameter.kind is int else "a"
+        raise ValueError(f"expected {article} {parameter.kind.__name__}, got {got}")
     if isinstance(value, str) and len(value) > MAX_SCALAR_TEXT:
         raise ValueError(f"longer than {MAX_SCALAR_TEXT} characters")
     return value

@@ -58,6 +58,10 @@ HANDLERS = {
 """Sorted formats of a file's layers → the method that upstream loads it with."""
 
 
+BEYOND_CAPABILITY = 1_000
+"""No compute capability is as large."""
+
+
 @dataclass(frozen=True)
 class ComfyCall(Call):
     """Arguments of an inspection and of loading one layer. A layer has N output rows and K input columns."""
@@ -240,12 +244,13 @@ class ComfyCall(Call):
     @property
     def compute_capability(self) -> int | None:
         """Ten times the capability, as upstream compares it: the one stated, else the target's; None where
-        neither is known or what is stated is no number.
+        neither is known or what is stated is no number, or one that no GPU has.
         """
         value = self.capability
         if value is None and self.target is not None:
             return self.target.capability
-        return round(value * 10) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return round(value * 10) if is_number and abs(value) < BEYOND_CAPABILITY else None
 
     def mapped(self, prefix: str) -> str:
         """A layer's prefix in the model."""
