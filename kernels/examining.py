@@ -59,7 +59,13 @@ def _walk_check(
     yield event
 
 
-def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values: bool) -> Iterator[Event]:
+def _walk_items(
+    loop: Each,
+    subject: Any,
+    blocked: set[type[Check[Any]]],
+    values: bool,
+    passing: Set[type[Check[Any]]] = frozenset(),
+) -> Iterator[Event]:
     checks = [check for check in loop.checks if values or not check.reads_values]
     if not blocked.isdisjoint(loop.premises):
         for check in checks:
@@ -72,7 +78,7 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
         for check in checks if loop.select is None else loop.select(item):
             if check.reads_values and not values:
                 continue
-            event = evaluate(check, item, inside)
+            event = evaluate(check, item, inside, passing)
             if event.status is not Status.PASSED:
                 inside.add(check)
             yield event
@@ -80,9 +86,18 @@ def _walk_items(loop: Each, subject: Any, blocked: set[type[Check[Any]]], values
             blocked |= inside
 
 
-def evaluate(check: type[Check[Any]], subject: Any, blocked: Set[type[Check[Any]]]) -> Event:
-    """What one check says of a subject, the `blocked` ones being unmet."""
-    if not blocked.isdisjoint(check.premises) or not check.evaluable(subject):
+def evaluate(
+    check: type[Check[Any]],
+    subject: Any,
+    blocked: Set[type[Check[Any]]],
+    passing: Set[type[Check[Any]]] = frozenset(),
+) -> Event:
+    """What one check says of a subject, the `blocked` ones being unmet, the `passing` ones known to pass."""
+    if not blocked.isdisjoint(check.premises):
+        return Event(check, Status.NOT_REACHED, subject)
+    if check in passing:
+        return Event(check, Status.PASSED, subject)
+    if not check.evaluable(subject):
         return Event(check, Status.NOT_REACHED, subject)
     violations = tuple(check.find(subject))
     return Event(check, Status.FAILED if violations else Status.PASSED, subject, violations)
@@ -133,8 +148,42 @@ class Examination:
         return tuple(outcome for outcome in self.outcomes if outcome.status is Status.FAILED)
 
 
-def examine(stages: Stages, call: Call) -> Examination:
-    """Evaluate every check: what `walk` says, without an event for each check that passes."""
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the checks say of one call, in short.
+
+    raised   the violation that upstream would raise; what comes after it is not looked at
+    failed   the checks that fail where upstream raises nothing, in order
+    """
+
+    raised: Check[Any] | None
+    failed: tuple[type[Check[Any]], ...] = ()
+
+    @classmethod
+    def of(cls, examination: Examination) -> Ruling:
+        """The same of what was examined in full."""
+        if examination.raised is not None:
+            return cls(examination.raised)
+        return cls(None, tuple(outcome.check for outcome in examination.failed()))
+
+    @property
+    def rules(self) -> type[Check[Any]] | None:
+        """The check that rules the call out: the one that raises, else our first of error severity."""
+        if self.raised is not None:
+            return type(self.raised)
+        return next((check for check in self.failed if check.severity is Severity.ERROR), None)
+
+    @property
+    def warnings(self) -> tuple[type[Check[Any]], ...]:
+        """The failing checks that rule nothing out."""
+        return tuple(check for check in self.failed if check.severity is not Severity.ERROR)
+
+
+def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = frozenset()) -> Examination:
+    """Evaluate every check: what `walk` says, without an event for each check that passes.
+
+    passing   checks that are known to pass wherever they are reached
+    """
     found: dict[type[Check[Any]], list[Occurrence]] = {}
     passed: set[type[Check[Any]]] = set()
     unreached: set[type[Check[Any]]] = set()
@@ -146,7 +195,7 @@ def examine(stages: Stages, call: Call) -> Examination:
                 subject = stage.run(subject)
             continue
         if isinstance(stage, Each):
-            for event in _walk_items(stage, subject, blocked, True):
+            for event in _walk_items(stage, subject, blocked, True, passing):
                 if event.violations:
                     occurrences = found.setdefault(event.check, [])
                     occurrences += [Occurrence(each, event.subject) for each in event.violations]
@@ -156,6 +205,9 @@ def examine(stages: Stages, call: Call) -> Examination:
         given = not isinstance(stage, Given) or not blocked or blocked.isdisjoint(stage.premises)
         for check in stage.checks if isinstance(stage, Given) else (stage,):
             met = given and (not blocked or blocked.isdisjoint(check.premises))
+            if met and check in passing:
+                passed.add(check)
+                continue
             if not met or not check.evaluable(subject):
                 unreached.add(check)
                 blocked.add(check)
@@ -176,6 +228,12 @@ def examine(stages: Stages, call: Call) -> Examination:
         occurrences[0].violation for check, occurrences in found.items() if check.origin() is Origin.UPSTREAM
     )
     return Examination(outcomes, next(raised, None))
+
+
+@cache
+def unbroken(stages: tuple[Any, ...]) -> Examination:
+    """What `examine` says of a call that passes every check."""
+    return Examination(tuple(_quiet(check, False) for check in _ordered(stages)), None)  # type: ignore[arg-type]
 
 
 @cache

@@ -1,6 +1,6 @@
 """Calls that note what is read of them: which field, of a tensor which attribute, of sizes and strides which.
 
-What is read is a `Path`; `Path.key` is what tells two calls apart that differ there.
+What is read is a `Path`; `Path.within` is what tells two calls apart that differ there.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class Path:
     attribute: str = ""
     index: Any = WHOLE
 
-    def key(self, values: Mapping[str, Any]) -> object:
-        """What tells the values of a call's fields apart here."""
-        value = values[self.name]
+    def within(self, value: Any) -> object:
+        """What tells values of the field `name` apart here."""
         if isinstance(value, TensorSpec):
             if not self.attribute:
                 return TensorSpec
@@ -119,26 +118,6 @@ class Noting:
                 value.note = _noter(name, attribute, self._reads)
             object.__setattr__(made, attribute, value)
         return made
-
-
-def plain_call(call: type[Call], values: Mapping[str, Any]) -> Call:
-    """A call of these fields that notes nothing."""
-    made = object.__new__(call)
-    vars(made).update(values)
-    return made
-
-
-def unwatched(value: Any) -> Any:
-    """A field that a step made, without anything that notes."""
-    if not isinstance(value, TensorSpec):
-        return value
-    sizes = [getattr(value, attribute) for attribute in TENSOR_ATTRIBUTES]
-    if type(value) is TensorSpec and not any(isinstance(item, _Sizes) for item in sizes):
-        return value
-    made = object.__new__(TensorSpec)
-    for attribute, item in zip(TENSOR_ATTRIBUTES, sizes, strict=True):
-        object.__setattr__(made, attribute, tuple(item) if isinstance(item, _Sizes) else item)
-    return made
 
 
 class _Sizes(tuple[int, ...]):

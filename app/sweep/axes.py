@@ -13,7 +13,7 @@ from app.http.bodies import pointer
 from app.sweep.schemas import MAX_POINTS, Range
 from kernels.call import TENSOR_ATTRIBUTES, Call, plain
 from kernels.registry import Operation
-from kernels.spec import TensorSpec, row_major
+from kernels.spec import MAX_SIZE, TensorSpec, row_major
 from kernels.target import Target
 
 _PATH = re.compile(r"([A-Za-z_][A-Za-z_0-9]*)(?:\.([a-z]+)(?:\.(-?[0-9]{1,3}))?)?")
@@ -79,7 +79,12 @@ def read_axis(operation: Operation, call: Call, path: str, values: Sequence[Any]
             raise Wrong(_fault(path, f"{name} has {tensor.ndim} dimensions"))
         if index is not None:
             parts = replace(parts, place=index % tensor.ndim)
-        read = [_attribute(operation, parts, tensor, value) for value in values]
+        read = [
+            (value, [])
+            if index is not None and _is_size(value)
+            else _attribute(operation, parts, tensor, value)
+            for value in values
+        ]
     faults = [
         Fault(pointer(("vary", path, place)) + inside, detail)
         for place, (_, wrong) in enumerate(read)
@@ -144,6 +149,11 @@ def _attribute(operation: Operation, axis: Axis, tensor: TensorSpec, value: Any)
         return None, wrong
     found = getattr(read, attribute)
     return (found if axis.index is None else found[axis.index]), wrong
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a tensor may have it as a size or stride; a whole tensor takes a hundred times as long to read."""
+    return type(value) is int and 0 <= value <= MAX_SIZE
 
 
 def _target(value: Any) -> Read:

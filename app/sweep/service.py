@@ -21,8 +21,9 @@ from catalog import current
 from catalog.store import load_catalog
 from kernels.call import Call
 from kernels.checking import Check
+from kernels.examining import Ruling
+from kernels.nearby import Nearby
 from kernels.registry import Operation
-from kernels.sharing import Ruling, SharedChecks
 from kernels.target import Target
 
 _REQUEST = TypeAdapter(SweepRequest)
@@ -85,29 +86,29 @@ def _read(value: Any) -> tuple[Operation, dict[str, Any], tuple[str, ...], list[
 def _points(
     operation: Operation, given: Given, axes: list[Axis], combinations: list[tuple[int, ...]]
 ) -> list[PointModel]:
-    shared = SharedChecks(operation.stages, operation.call)
+    nearby = Nearby(operation.stages, operation.call)
     calls = _Calls(operation, given, axes)
-    record_id = load_catalog().record_id_of
-    told: dict[int, RaisedModel] = {}
     until = thread_time() + MAX_SECONDS
     points = []
     for done, places in enumerate(combinations):
         if thread_time() > until:
             detail = f"{done:,} of {len(combinations):,} points took {MAX_SECONDS:g} s, the most of a sweep"
             raise ContentTooLarge(f"{detail}.", faults=[Fault("/vary", detail)])
-        ruling = shared.examine(calls.at(places))
-        raised = ruling.raised
-        if raised is not None and id(raised) not in told:
-            check = type(raised)
-            told[id(raised)] = RaisedModel(
-                error_class=check.raises.__name__,
-                message=raised.text,
-                record_id=record_id(operation, check),
-                at_check=check.id(),
-            )
+        ruling = nearby.rule(calls.at(places))
+        raised = None if ruling.raised is None else _raised(operation, ruling.raised)
         values = {axis.path: axis.given[place] for axis, place in zip(axes, places, strict=True)}
-        points.append(_point(values, ruling, None if raised is None else told[id(raised)]))
+        points.append(_point(values, ruling, raised))
     return points
+
+
+def _raised(operation: Operation, violation: Check[Any]) -> RaisedModel:
+    check = type(violation)
+    return RaisedModel(
+        error_class=check.raises.__name__,
+        message=violation.text,
+        record_id=load_catalog().record_id_of(operation, check),
+        at_check=check.id(),
+    )
 
 
 def _point(values: dict[str, Any], ruling: Ruling, raised: RaisedModel | None) -> PointModel:

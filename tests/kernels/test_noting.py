@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernels.dtypes import DType
-from kernels.noting import LENGTH, WHOLE, Noting, Path, key_of, path, unwatched
+from kernels.noting import LENGTH, WHOLE, Noting, Path, key_of, path
 from kernels.per_token_group_quant.signature import QuantCall
 from kernels.spec import TensorSpec
 
@@ -75,15 +75,7 @@ def test_a_key_tells_apart_what_a_check_may_tell_apart() -> None:
     values = [1, 1.0, True, "1", None, (1, 2), (1.0, 2), DType.BF16, DType.F16]
     assert len({key_of(value) for value in values}) == len(values)
     first, equal = TensorSpec(SIZES, DType.BF16), TensorSpec(SIZES, DType.BF16)
-    assert path("x", "shape", -1).key({"x": first}) == path("x", "shape", -1).key({"x": equal}) == 256
-    assert path("x", "shape", 7).key({"x": first}) != path("x", "shape", 1).key({"x": first})
-    assert path("x").key({"x": first}) == path("x").key({"x": replace(first, offset=8)})
-    assert path("x").key({"x": None}) != path("x").key({"x": first})
-
-
-def test_what_a_step_makes_of_a_watched_tensor_notes_all_that_it_takes_over() -> None:
-    taken: list[TensorSpec] = []
-    reads = noted(lambda call: taken.append(unwatched(replace(call.input, dtype=DType.I8))))
-    assert ("input", "shape", WHOLE) in reads
-    assert type(taken[0]) is TensorSpec
-    assert type(taken[0].shape) is tuple
+    assert path("x", "shape", -1).within(first) == path("x", "shape", -1).within(equal) == 256
+    assert path("x", "shape", 7).within(first) != path("x", "shape", 1).within(first)
+    assert path("x").within(first) == path("x").within(replace(first, offset=8))
+    assert path("x").within(None) != path("x").within(first)
