@@ -91,7 +91,7 @@ def index(
             except (TargetError, SnapshotError, OSError) as error:
                 wrong = isinstance(error, NoTarget)
                 ended = max(ended, Exit.USAGE if wrong else Exit.NEGATIVE)
-                bar.update(task, visible=False)
+                bar.live.transient = True
                 complain(printable(str(error)))
                 continue
         answers.append(

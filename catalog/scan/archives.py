@@ -12,10 +12,10 @@ from email.parser import HeaderParser
 from pathlib import Path
 from typing import IO, Final
 
-from catalog.scan.listing import LARGEST, SUFFIXES, TargetError
+from catalog.scan.listing import LARGEST, SUFFIXES, TargetError, too_large
 from catalog.scan.model import Unreadable
 
-MOST_BYTES: Final = 2 << 30
+MOST_BYTES: Final = 1 << 30
 """Bytes of all sources of an archive, unpacked: more is no package."""
 MOST_FILES: Final = 500_000
 _METADATA: Final = ("/METADATA", "PKG-INFO")
@@ -70,7 +70,7 @@ def _zipped(path: Path) -> Iterator[Source]:
             if _wanted(item.filename) and not item.is_dir():
                 try:
                     with archive.open(item) as opened:
-                        yield item.filename, opened.read(LARGEST + 1)
+                        yield item.filename, _read(opened, item.filename)
                 except _BROKEN as error:
                     yield item.filename, Unreadable(item.filename, f"{error}"[:200] or type(error).__name__)
 
@@ -84,7 +84,13 @@ def _tarred(path: Path) -> Iterator[Source]:
             if opened is None:
                 yield item.name, Unreadable(item.name, "no plain file")
             else:
-                yield item.name, opened.read(LARGEST + 1)
+                yield item.name, _read(opened, item.name)
+
+
+def _read(opened: IO[bytes], name: str) -> bytes | Unreadable:
+    """A file's content; none of one that is not scanned, so that it takes no memory either."""
+    content = opened.read(LARGEST + 1)
+    return content if len(content) <= LARGEST else Unreadable(name, too_large())
 
 
 def _wanted(name: str) -> bool:

@@ -15,6 +15,8 @@ from catalog.scan.source import LONGEST
 _SPACE: Final = re.compile(r"\s+")
 _COMMENT: Final = re.compile(r"(?<!:)//[^\n]*\n|/\*[^*]*\*/")
 _LEAVES: Final = frozenset({"return_statement", "break_statement", "continue_statement", "goto_statement"})
+DEEPEST: Final = 500
+"""Nodes around one that are looked at; code that people write has some dozens."""
 _BLOCKS: Final = frozenset({"compound_statement", "case_statement"})
 
 
@@ -43,8 +45,7 @@ class Surroundings:
         conditions: list[str] = []
         names: list[str] = []
         owner = None
-        inside, current = node, node.parent
-        while current is not None:
+        for inside, current in outwards(node):
             if current.type == "function_definition":
                 if (name := _function(current)) is not None:
                     names.append(name)
@@ -58,7 +59,6 @@ class Surroundings:
                 if current.type in _BLOCKS:
                     here += self._let_through(current, inside)
                 conditions += reversed(here)
-            inside, current = current, current.parent
         function = "::".join(reversed(names)) or None
         if owner is None and function and "::" in function:
             owner = function.rpartition("::")[0]
@@ -83,14 +83,26 @@ class Surroundings:
 
 def before(node: Node) -> Iterator[Node]:
     """The statements in front of a node in its own block and in those around it, nearest first."""
-    inside, current = node, node.parent
-    while current is not None and current.type != "function_definition":
+    for inside, current in outwards(node):
+        if current.type == "function_definition":
+            return
         if current.type in _BLOCKS:
             sibling = inside.prev_named_sibling
             while sibling is not None:
                 yield sibling
                 sibling = sibling.prev_named_sibling
-        inside, current = current, current.parent
+
+
+def outwards(node: Node) -> Iterator[tuple[Node, Node]]:
+    """(node, what it stands in) from a node outwards, at most DEEPEST times: each step is a walk from the
+    root.
+    """
+    inside = node
+    for _ in range(DEEPEST):
+        if (current := inside.parent) is None:
+            return
+        yield inside, current
+        inside = current
 
 
 def _conditions(current: Node, inside: Node) -> Iterator[str]:

@@ -18,6 +18,11 @@ LARGEST: Final = 8 << 20
 """Bytes of a file that is scanned; a larger one is generated data, and is reported."""
 
 
+def too_large() -> str:
+    """Why a file above LARGEST is not scanned."""
+    return f"larger than {LARGEST >> 20} MiB"
+
+
 class TargetError(Exception):
     """What was named cannot be scanned; the message says why and what to name instead."""
 

@@ -15,7 +15,7 @@ from typing import Final
 from pebble import ProcessExpired, ProcessPool
 
 from catalog.scan import python
-from catalog.scan.listing import CPP, LARGEST, Listed
+from catalog.scan.listing import CPP, LARGEST, Listed, too_large
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
 
@@ -85,14 +85,15 @@ def _scan(item: Listed, macros: Macros) -> Result:
     try:
         data = item.content if isinstance(item.content, bytes) else _read(item.content)
         if len(data) > LARGEST:
-            return Unreadable(item.path, f"larger than {LARGEST >> 20} MiB")
+            return Unreadable(item.path, too_large())
         if item.path.endswith(CPP):
             from catalog.scan import cpp
 
             return cpp.scan(item.path, data, macros)
         return python.scan(item.path, data)
     except SyntaxError as error:
-        return Unreadable(item.path, f"line {error.lineno}: {error.msg}")
+        where = f"line {error.lineno}: " if error.lineno is not None else ""
+        return Unreadable(item.path, f"{where}{error.msg}")
     except OSError as error:
         return Unreadable(item.path, error.strerror or type(error).__name__)
     except (ValueError, RecursionError, MemoryError) as error:

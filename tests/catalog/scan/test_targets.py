@@ -6,10 +6,11 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from time import process_time
 
 import pytest
 
-from catalog.scan import run
+from catalog.scan import archives, run
 from catalog.scan.listing import Listed, TargetError
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
@@ -152,6 +153,30 @@ def test_too_large_a_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     [result] = run.scan_batch([Listed("a.py", RAISES)], Macros())
     assert isinstance(result, Unreadable)
     assert "larger" in result.reason
+
+
+def test_a_file_of_an_archive_that_is_too_large_is_reported_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archives, "LARGEST", 100)
+    path = tmp_path / "a-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a-1.0.dist-info/METADATA", "Name: a\nVersion: 1.0\n")
+        archive.writestr("a/small.py", RAISES)
+        archive.writestr("a/large.py", b"#" * 101)
+    with resolved(str(path)) as target:
+        assert [file.path for file in target.files] == ["a/small.py"]
+        [left_out] = target.unreadable
+        assert (left_out.path, left_out.reason.split()[0]) == ("a/large.py", "larger")
+
+
+def test_a_file_nested_without_end_takes_no_minutes() -> None:
+    code = b"void f(){" + b"{" * 20_000 + b'TORCH_CHECK(x, "some text here");' + b"}" * 20_001
+    started = process_time()
+    [result] = run.scan_batch([Listed("a.cu", code)], Macros())
+    assert process_time() - started < 8
+    assert isinstance(result, Scanned)
+    assert len(result.sites) == 1
 
 
 def test_a_requirement_is_fetched_as_a_wheel_without_its_dependencies(
