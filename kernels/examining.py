@@ -218,6 +218,8 @@ def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = froz
                 blocked.add(check)
             else:
                 passed.add(check)
+    if not found and not unreached:
+        return unbroken(tuple(stages))
     outcomes = tuple(
         Outcome(check, Status.FAILED, tuple(found[check]))
         if check in found
@@ -232,7 +234,7 @@ def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = froz
 
 @cache
 def unbroken(stages: tuple[Any, ...]) -> Examination:
-    """What `examine` says of a call that passes every check."""
+    """What `examine` says of a call that passes every check: always the same object."""
     return Examination(tuple(_quiet(check, False) for check in _ordered(stages)), None)  # type: ignore[arg-type]
 
 

@@ -23,6 +23,7 @@ LENGTH: Any = object()
 """In place of an index: how many there are."""
 
 _ABSENT = object()
+_INTS = frozenset({int})
 _PLAIN = (int, float, str, bool, type(None), DType)
 
 
@@ -66,7 +67,7 @@ def key_of(value: Any) -> object:
     if kind is int or kind is str:
         return value
     if kind is tuple:
-        return value if all(type(item) is int for item in value) else (tuple, repr(value))
+        return value if _INTS.issuperset(map(type, value)) else (tuple, repr(value))
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, Values):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 
 from kernels.dtypes import DType
@@ -17,6 +18,9 @@ MAX_DIMENSIONS = 64
 
 MAX_SIZE = 2**63 - 1
 """torch holds sizes, strides and offsets in 64 bits."""
+
+LONGEST_KEPT = 100
+"""Characters of a compact form that is kept once it was read: tensors are described again and again."""
 
 Shape = tuple[int, ...]
 
@@ -166,6 +170,10 @@ class TensorSpec:
 
         Raises ValueError with what is wrong.
         """
+        return _parsed(text) if len(text) <= LONGEST_KEPT else cls._parse(text)
+
+    @classmethod
+    def _parse(cls, text: str) -> TensorSpec:
         found = _COMPACT.fullmatch(text)
         if found is None:
             raise ValueError(
@@ -200,6 +208,11 @@ class TensorSpec:
                 case _:
                     raise ValueError(f"unknown tensor attribute {name!r}; known: stride, offset, device")
         return cls(shape, DType.parse(found[1]), strides, offset, device)
+
+
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> TensorSpec:
+    return TensorSpec._parse(text)
 
 
 def _numbers(text: str) -> Shape:

@@ -28,6 +28,14 @@ class Given:
     operation: str
     verdict: str
 
+    @classmethod
+    def of(cls, answer: DiagnosisModel, written: bytes) -> Given | None:
+        """An answer whose JSON is `written`; None where it comes of a run."""
+        beginning, _, rest = written.partition(answer.id.encode() + b'"')
+        if answer.level != "checks" or beginning != b'{"id":"':
+            return None
+        return cls(rest, answer.operation, answer.verdict)
+
     def body(self) -> bytes:
         """The answer under an id of its own."""
         return b'{"id":"%b"%b' % (secrets.token_hex(16).encode(), self.rest)
@@ -48,16 +56,15 @@ class Recent:
         self._given.move_to_end((body, circumstances))
         return found[1]
 
-    def keep(self, answer: DiagnosisModel, written: bytes, body: bytes, *circumstances: Hashable) -> None:
-        """Keep an answer whose JSON is `written`, unless it comes of a run or is large."""
-        size = len(body) + len(written)
-        beginning, _, rest = written.partition(answer.id.encode() + b'"')
-        if answer.level != "checks" or size > LONGEST or beginning != b'{"id":"':
+    def keep(self, given: Given, body: bytes, *circumstances: Hashable) -> None:
+        """Keep the answer to a request, unless it is large."""
+        size = len(body) + len(given.rest)
+        if size > LONGEST:
             return
         key = (body, circumstances)
         former = self._given.pop(key, None)
         self._bytes += size - (former[0] if former else 0)
-        self._given[key] = (size, Given(rest, answer.operation, answer.verdict))
+        self._given[key] = (size, given)
         while self._bytes > MOST_BYTES:
             _, (gone, _) = self._given.popitem(last=False)
             self._bytes -= gone

@@ -6,6 +6,7 @@ import secrets
 from asyncio import timeout
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ from app.diagnose.answers import (
 )
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity, interpreter
+from app.diagnose.passing import Passing
+from app.diagnose.recent import Given
 from app.diagnose.rows import RecordIds, Rows
 from app.errors import ContentTooLarge, Fault, Forbidden, TooManyRequests, Unavailable
 from app.settings import Settings, run_allowed
@@ -39,8 +42,8 @@ from app.worker.messages import Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
-from kernels.call import Call, plain
-from kernels.examining import Examination
+from kernels.call import Argument, Call, plain
+from kernels.examining import Examination, unbroken
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
 from kernels.target import Target
@@ -114,6 +117,7 @@ class Diagnoser:
         self._record_id = record_id
         self._dataset_version = dataset_version
         self._rows = Rows(record_id)
+        self._passing = Passing()
 
     async def aimed(self, question: Question) -> Question:
         """The question with who would run it and, where it names no target, with their GPU as its target.
@@ -128,6 +132,23 @@ class Diagnoser:
         if question.call.target is not None or target is None:
             return question
         return replace(question, call=question.call.replace(target=target))
+
+    def passed(self, question: Question) -> Given | None:
+        """The answer to a question (aimed already) at level checks whose call passes every check; None to any
+        other. For one thread alone.
+        """
+        operation, call = question.operation, question.call
+        if question.level != "checks" or question.large or not self._passing.passes(operation, call):
+            return None
+
+        def model(assumed: list[str], script: str) -> schemas.DiagnosisModel:
+            examination = unbroken(tuple(operation.stages))
+            whole = self._answer(question, "checks", examination, None, "", [], [], assumed, None)
+            return whole.model_copy(update={"reproduction": script})
+
+        key = (operation.name, question.worker, current.version())
+        script = reproduction(operation, call)
+        return Given(self._passing.rest(key, model, [*question.assumed], script), operation.name, "passed")
 
     def circumstances(self) -> tuple[Hashable, ...]:
         """What answers at level checks depend on beside their requests."""
@@ -383,10 +404,14 @@ def complete(
         if parameter.name in given:
             continue
         value = getattr(call, parameter.name)
-        shown = str(value) if parameter.is_tensor and value is not None else repr(plain(value))
+        if value is parameter.default and not parameter.required:
+            sentences.append(left[parameter.name])
+            continue
+        shown = _shown(parameter, value)
         origin = FITTED if parameter.required or value != parameter.default else "its default"
         sentences.append(f"{parameter.name} = {shown} ({origin})")
     return call, tuple(sentences)
+    left = _left(operation.call)  # type: ignore[arg-type]
 
 
 def _buildable(call: Call) -> bool:
@@ -397,6 +422,20 @@ def _buildable(call: Call) -> bool:
 def _is_elsewhere(question: Question) -> bool:
     """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
     target, own = question.call.target, question.own_target
+@cache
+def _left(call: type[Call]) -> dict[str, str]:
+    """The sentence for each argument that is left to its default."""
+    return {
+        parameter.name: f"{parameter.name} = {_shown(parameter, parameter.default)} (its default)"
+        for parameter in call.arguments()
+        if not parameter.required
+    }
+
+
+def _shown(parameter: Argument, value: Any) -> str:
+    return str(value) if parameter.is_tensor and value is not None else repr(plain(value))
+
+
     return target is not None and question.worker is not None and (own is None or not own.serves(target))
 
 

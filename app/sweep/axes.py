@@ -152,7 +152,7 @@ def _attribute(operation: Operation, axis: Axis, tensor: TensorSpec, value: Any)
 
 
 def _is_size(value: Any) -> bool:
-    """Whether a tensor may have it as a size or stride; a whole tensor takes a hundred times as long to read."""
+    """Whether a tensor may have it as a size or stride; reading a whole tensor takes far longer."""
     return type(value) is int and 0 <= value <= MAX_SIZE
 
 
