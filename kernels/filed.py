@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kernels.checkpoint import RESERVED, Checkpoint, Header
 from kernels.dtypes import DType
 from kernels.stored import FORMATS, stored
-from kernels.values import Full, Listed, Ones, Text, Zeros
+from kernels.values import Full, Listed, Ones, Text, Zeros, as_whole
 
 LENGTH = 8
 """Bytes of a safetensors file that hold the length of its header."""
@@ -100,7 +100,7 @@ def element_bytes(tensor: Header) -> bytes | None:
     dtype = DType.parse(tensor.dtype)
     if dtype in INTEGERS:
         size = INTEGERS[dtype] // 8
-        numbers = map(bool, pattern) if dtype is DType.BOOL else map(int, pattern)
+        numbers = map(bool, pattern) if dtype is DType.BOOL else map(as_whole, pattern)
         packed = b"".join((number & ((1 << 8 * size) - 1)).to_bytes(size, "little") for number in numbers)
     elif (real := REAL.get(tensor.dtype, tensor.dtype)) in FORMATS:
         imaginary = b"" if real == tensor.dtype else bytes(DType.parse(real).bits // 8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from math import inf, prod
+from math import inf, isfinite, prod
 from typing import Any, Literal
 
 MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
@@ -214,3 +214,10 @@ def representable(value: float | int) -> float | int:
     if isinstance(value, int) and not MIN_INT64 <= value <= MAX_INT64:
         return float(printable(value))
     return value
+
+
+def as_whole(value: float | int) -> int:
+    """What a whole type holds of a number: an end of 64 bits, of one that has no whole part."""
+    if isinstance(value, int) or isfinite(value):
+        return int(value)
+    return MAX_INT64 if value > 0 else MIN_INT64

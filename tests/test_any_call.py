@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, product
 from math import inf, nan
 from typing import Any
@@ -12,6 +13,7 @@ from app.diagnose import fixes
 from benchmarks.calls import calls
 from kernels.registry import operations
 from kernels.target import Target
+from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros
 
 COUNT = 1_500
 
@@ -66,3 +68,33 @@ def test_no_value_of_a_plain_argument_stops_a_check_or_the_search(name: str) -> 
                 )
             if call is operation.valid:
                 fixes.search(operation, changed, examination)
+
+
+ANY_VALUES: tuple[Values, ...] = (
+    *map(Full, (nan, inf, -inf, 1e308, -1e39, 2**63, -(2**70), 10**400, True)),
+    *(
+        Arange(-5, 1e308),
+        Arange(nan, 1),
+        Arange(0.5, 10**30),
+        Arange(2**62, 2**62),
+        Arange(1e308, -1e308),
+        Arange(10**400, 0.5),
+    ),
+    *(Randint(-(10**30), 10**30), Randint(2**63, 2**64), Randn(1e308, inf), Randn(nan, 0)),
+    *(Listed(()), Listed((nan, 1)), Listed((inf, -inf)), Listed((True, 1.5)), Listed((2**70, (1, (-1,))))),
+    *(Text(""), Text("\ud800\x00"), Text("[1, 2"), Zeros(), Ones()),
+)
+
+
+@pytest.mark.parametrize("name", operations())
+def test_no_described_values_stop_a_check(name: str) -> None:
+    operation = operations()[name]
+    examples = [example for check in operation.checks if (example := check.example()) is not None]
+    for call in (operation.valid, *examples[::8]):
+        for (argument, tensor), values in product(call.tensors(), ANY_VALUES):
+            for shape in (tensor.shape, (0, *tensor.shape[1:]), (2**40, *tensor.shape[1:])):
+                operation.examine(call.with_tensor(argument, shape=shape, values=values))
+        file = getattr(call, "checkpoint", None)
+        for (key, header), values in product(file.tensors.items() if file else (), ANY_VALUES):
+            changed = file.with_tensor(key, replace(header, values=values))
+            operation.examine(call.replace(checkpoint=changed))

@@ -249,8 +249,9 @@ class ComfyCall(Call):
         value = self.capability
         if value is None and self.target is not None:
             return self.target.capability
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return round(value * 10) if is_number and abs(value) < BEYOND_CAPABILITY else None
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return None
+        return round(value * 10) if abs(value) < BEYOND_CAPABILITY else None
 
     def mapped(self, prefix: str) -> str:
         """A layer's prefix in the model."""

@@ -27,7 +27,7 @@ from kernels.inkling_attn_prologue.derived import (
 from kernels.inkling_attn_prologue.dimensions import STATE_DIMENSIONS
 from kernels.inkling_attn_prologue.signature import DecodeCall, ExtendCall, PrologueCall, VerifyCall
 from kernels.spec import TensorSpec
-from kernels.values import Full, Listed, Randint, Zeros
+from kernels.values import Full, Listed, Randint, Zeros, as_whole
 
 PADDING = -1
 LARGEST_BF16 = 3.3895313892515355e38
@@ -63,7 +63,7 @@ class OutOfRange(Hazard):
             tensor: TensorSpec | None = getattr(call, name)
             for value in extremes(tensor, count) or ():
                 if not low <= value < end:
-                    yield cls(name, int(value), end - 1)
+                    yield cls(name, as_whole(value), end - 1)
                     break
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
@@ -214,7 +214,7 @@ class SlotsShared(Hazard):
             yield from cls._repeated("loc", "pools", [slot for slot in stored if slot >= 0])
         if isinstance(call, VerifyCall) or (isinstance(call, ExtendCall) and not updates(call)):
             return
-        working = [int(slot) for slot in padded or () if slot != PADDING]
+        working = [as_whole(slot) for slot in padded or () if slot != PADDING]
         if padded is None:
             working = _pigeonholes(call.cache_indices, owners(call))
         yield from cls._repeated("cache_indices", "state", working)
@@ -333,7 +333,7 @@ def _active(tensor: TensorSpec | None, count: int, flags: Numbers) -> list[int]:
     exact = elements(tensor, count)
     if exact is None:
         return _pigeonholes(tensor, count) if all(flags) else []
-    return [int(value) for index, value in enumerate(exact) if _at(flags, index)]
+    return [as_whole(value) for index, value in enumerate(exact) if _at(flags, index)]
 
 
 def _pigeonholes(tensor: TensorSpec, count: int) -> list[int]:
@@ -351,7 +351,7 @@ def _tracked(call: PrologueCall, name: str, padded: Numbers | None) -> list[tupl
     if masks is None or slots is None or (padded is None and isinstance(call, DecodeCall)):
         return []
     copied = enumerate(zip(slots, masks, strict=False))
-    found = [(owner, int(slot)) for owner, (slot, mask) in copied if mask]
+    found = [(owner, as_whole(slot)) for owner, (slot, mask) in copied if mask]
     if isinstance(call, DecodeCall) and padded is not None:
         found = [(owner, slot) for owner, slot in found if padded[owner] != PADDING]
     return found

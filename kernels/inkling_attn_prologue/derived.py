@@ -8,7 +8,7 @@ from math import prod
 from kernels.dtypes import Kind
 from kernels.inkling_attn_prologue.signature import HEAD, DecodeCall, ExtendCall, PrologueCall
 from kernels.spec import Shape, TensorSpec
-from kernels.values import Arange, Full, Listed, Ones, Values, Zeros, bounds
+from kernels.values import Arange, Full, Listed, Ones, Values, Zeros, as_whole, bounds, representable
 
 INT64 = 2**63
 EXACT_LIMIT = 2**16
@@ -127,7 +127,7 @@ def elements(tensor: TensorSpec | None, count: int) -> list[float | int | bool] 
         return None
     if tensor.dtype.kind is Kind.BOOL:
         return [bool(value) for value in drawn]
-    return [int(value) for value in drawn] if tensor.dtype.kind is Kind.INT else list(drawn)
+    return [as_whole(value) for value in drawn] if tensor.dtype.kind is Kind.INT else list(drawn)
 
 
 def extremes(tensor: TensorSpec | None, count: int) -> tuple[float | int, float | int] | None:
@@ -137,7 +137,10 @@ def extremes(tensor: TensorSpec | None, count: int) -> tuple[float | int, float 
     exact = elements(tensor, count)
     if exact is not None:
         return min(exact), max(exact)
-    return bounds(tensor.values, (min(count, tensor.numel),))
+    proved = bounds(tensor.values, (min(count, tensor.numel),))
+    if proved is None or tensor.dtype.kind is not Kind.INT:
+        return proved
+    return as_whole(proved[0]), as_whole(proved[1])
 
 
 def _drawn(values: Values, count: int) -> list[float | int | bool] | None:
@@ -149,7 +152,8 @@ def _drawn(values: Values, count: int) -> list[float | int | bool] | None:
         case Full(value=value):
             return [value] * count
         case Arange(start=start, step=step):
-            return [start + step * index for index in range(count)]
+            first, apart = representable(start), representable(step)
+            return [first + apart * index for index in range(count)]
         case Listed():
             return list(islice(cycle(list(values.flat()) or [0]), count))
     return None
