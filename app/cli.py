@@ -8,6 +8,7 @@ error.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -318,6 +319,7 @@ def _use_snapshots() -> Library:
         settings = load()
     except SettingsError as error:
         usage(str(error))
+    current.log.addHandler(logging.NullHandler())  # what is left out is said below, once
     reader = current.use(settings.data, settings.notes)
     known = reader.get()
     complain(*reader.problems)

@@ -71,9 +71,11 @@ class Overlay:
                 self._by_id.setdefault(note.record_id, []).append(note)
             if note.pattern is not None:
                 try:
-                    self._patterns.append((re2.compile(note.pattern.encode()), note))
+                    self._patterns.append((re2.compile(note.pattern.encode(), _quiet()), note))
                 except re2.error as error:
-                    self.problems.append(f"{note.source}: pattern: {error}")
+                    said = error.args[0]
+                    said = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+                    self.problems.append(f"{note.source}: pattern: {printable(said)[:200]}")
 
     def about(self, identifier: str, message: str) -> list[Note]:
         """The notes on a record: those that name it, then those whose pattern its message has."""
@@ -107,6 +109,13 @@ class Overlay:
                 self.problems.append(f"{source}: {error}"[:300])
         if len(files(folder)) == MOST:
             self.problems.append(f"FAULTBOOK_OVERLAY: more than {MOST} files; the others are not read")
+
+
+def _quiet() -> Any:
+    """A wrong pattern is said by us alone."""
+    options = re2.Options()
+    options.log_errors = False
+    return options
 
 
 def parse(source: str, content: str) -> Note:

@@ -19,6 +19,7 @@ from catalog.match.prepared import prepare
 from catalog.scan.extracted import Extracted
 from catalog.scan.model import Unreadable
 from catalog.scan.packages import Upstream
+from catalog.snapshots.manifest import SnapshotError
 from catalog.template import infer_kind
 
 APPLICATION: Final = 0x46_42_53_4E
@@ -109,6 +110,9 @@ def write(
         with building.open("rb") as written:
             os.fsync(written.fileno())
         return building
+    except sqlite3.OperationalError as error:
+        building.unlink(missing_ok=True)
+        raise SnapshotError(f"{package} {version} cannot be written into the data folder: {error}") from None
     except BaseException:
         building.unlink(missing_ok=True)
         raise

@@ -49,6 +49,15 @@ def test_notes_are_found_by_id_and_by_pattern(folder: Path) -> None:
     assert len(overlay.problems) == 2
 
 
+def test_the_command_says_once_what_it_leaves_out(folder: Path) -> None:
+    ended = faultbook("explain", SCALES, FAULTBOOK_OVERLAY=str(folder))
+    said = ended.stderr.strip().splitlines()
+    assert [line.partition(": ")[2] for line in said] == [
+        "bad.md: pattern: missing ): (",
+        "lost.md: it names no record: by its file name, an id or a pattern",
+    ]
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.md")
     assert Overlay(tmp_path).problems == ["pipe.md: it is no file"]

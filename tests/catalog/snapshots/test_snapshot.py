@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from catalog.scan.targets import TargetError
+from catalog.scan.listing import TargetError
 from catalog.snapshots.index import index
 from catalog.snapshots.manifest import SnapshotError, acceptable
 from catalog.snapshots.shelf import Shelf, file_name
 from catalog.snapshots.snapshot import Snapshot
+from catalog.snapshots.write import SCHEMA
 
 CODE = """\
 def load(path, strict=False):
@@ -109,6 +110,19 @@ def test_a_failed_index_changes_nothing(shelf: Shelf, package: Path, monkeypatch
     assert [path.suffix for path in shelf.folder.iterdir() if path.name.startswith(".building")] == []
     with pytest.raises(TargetError):
         index(shelf, str(package / "nowhere"))
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    shelf: Shelf, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexed(shelf, package)
+    before = shelf.held()
+    small = SCHEMA.replace("PRAGMA page_size = 8192;", "PRAGMA page_size = 8192; PRAGMA max_page_count = 3;")
+    monkeypatch.setattr("catalog.snapshots.write.SCHEMA", small)
+    with pytest.raises(SnapshotError, match="full"):
+        index(shelf, str(package), processes=1)
+    assert shelf.held() == before
+    assert [path.name for path in shelf.folder.iterdir() if path.name.startswith(".building")] == []
 
 
 def test_the_manifest_holds_checksums_that_are_checked(shelf: Shelf, package: Path) -> None:
