@@ -400,6 +400,7 @@ def complete(
     """A whole call from the arguments given, for the target, and a sentence for each that was not given."""
     call = operation.fit(given if target is None else {**given, "target": target})
     sentences = []
+    left = _left(operation.call)  # type: ignore[arg-type]
     for parameter in operation.call.arguments():
         if parameter.name in given:
             continue
@@ -411,17 +412,8 @@ def complete(
         origin = FITTED if parameter.required or value != parameter.default else "its default"
         sentences.append(f"{parameter.name} = {shown} ({origin})")
     return call, tuple(sentences)
-    left = _left(operation.call)  # type: ignore[arg-type]
 
 
-def _buildable(call: Call) -> bool:
-    """Whether torch has tensors of every element type of the call."""
-    return all(tensor.dtype.in_torch for _, tensor in call.tensors())
-
-
-def _is_elsewhere(question: Question) -> bool:
-    """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
-    target, own = question.call.target, question.own_target
 @cache
 def _left(call: type[Call]) -> dict[str, str]:
     """The sentence for each argument that is left to its default."""
@@ -436,6 +428,14 @@ def _shown(parameter: Argument, value: Any) -> str:
     return str(value) if parameter.is_tensor and value is not None else repr(plain(value))
 
 
+def _buildable(call: Call) -> bool:
+    """Whether torch has tensors of every element type of the call."""
+    return all(tensor.dtype.in_torch for _, tensor in call.tensors())
+
+
+def _is_elsewhere(question: Question) -> bool:
+    """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
+    target, own = question.call.target, question.own_target
     return target is not None and question.worker is not None and (own is None or not own.serves(target))
 
 
