@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from html import unescape
 from itertools import accumulate, compress
 from typing import Final
@@ -98,7 +99,13 @@ def _escape(found: re.Match[bytes]) -> bytes:
 
 
 def _entity(found: re.Match[bytes]) -> bytes:
-    return unescape(found[0].decode("ascii"))[:1].encode("latin-1", "replace").rjust(len(found[0]), b"\x00")
+    return _char_of(found[0])
+
+
+@lru_cache(4096)
+def _char_of(entity: bytes) -> bytes:
+    """A numbered entity's character behind as many empty ones as keep the length."""
+    return unescape(entity.decode("ascii"))[:1].encode("latin-1", "replace").rjust(len(entity), b"\x00")
 
 
 def _unprefixed(line: bytes) -> bytes:
