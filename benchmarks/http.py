@@ -87,8 +87,18 @@ def request(method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
 
 
-def diagnosis(seed: int) -> bytes:
-    """The request to diagnose a valid call; another seed makes another question of it."""
+def diagnosis(tokens: int) -> bytes:
+    """The request to diagnose a call that passes; another count of tokens gives all tensors other sizes."""
+    arguments = {
+        "input": f"bfloat16[{tokens},7168]",
+        "output_q": f"float8_e4m3fn[{tokens},7168]",
+        "output_s": f"float32[{tokens},56]",
+    }
+    return request("POST", "/api/diagnose", json.dumps({**SPEC, "arguments": arguments}).encode())
+
+
+def reseeded(seed: int) -> bytes:
+    """The request to diagnose the same tensors with another seed, which level checks does not look at."""
     return request("POST", "/api/diagnose", json.dumps({**SPEC, "seed": seed}).encode())
 
 
@@ -176,8 +186,9 @@ def main() -> None:
         figures: dict[str, tuple[Iterator[bytes], int, float | None]] = {
             "GET a record by id": (repeat(request("GET", record)), 200, 1.3),
             "the same, not modified (304)": (repeat(request("GET", record, If_None_Match=etag)), 304, 1.1),
-            "level checks, calls that were asked before": (repeat(diagnosis(0)), 200, 1.5),
-            "level checks, each call another": (map(diagnosis, count(1)), 200, None),
+            "level checks, calls that were asked before": (repeat(diagnosis(16)), 200, 1.5),
+            "level checks, each call of another seed": (map(reseeded, count(1)), 200, 1.5),
+            "level checks, each call of other sizes": (map(diagnosis, count(17)), 200, 1.5),
             "GET /healthz": (repeat(request("GET", "/healthz")), 200, None),
         }
         baseline = repeat(request("GET", "/bare"))

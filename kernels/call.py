@@ -91,6 +91,8 @@ class Call:
         """
         for parameter in self.arguments():
             value, default = getattr(self, parameter.name), parameter.default
+            if value is default and not parameter.required:
+                continue
             if parameter.required or value != default or type(value) is not type(default):
                 yield parameter.name, value
 

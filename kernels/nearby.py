@@ -41,12 +41,16 @@ class _Form:
 
 
 class Nearby:
-    """Examines calls of one operation as `examine` does; for one thread at a time."""
+    """Examines calls of one operation as `examine` does; for one thread at a time.
+
+    unbroken   what is said of every call that passes all checks
+    """
 
     def __init__(self, stages: Stages, call: type[Call]) -> None:
         self._stages = tuple(stages)
         self._values = attrgetter(*(item.name for item in dataclasses.fields(call)))
         self._plan = segments(stages)
+        self.unbroken = unbroken(self._stages)
         units = [unit for segment in self._plan for unit in segment.units]
         checks = [unit.check for unit in units]
         self._most = int(len(checks) * NEAR)
@@ -71,7 +75,7 @@ class Nearby:
                     return self._in_full(call, passing | others)
             passing = passing | stretch.checks if passing else stretch.checks
         self._settle(form, call, evaluated)
-        return unbroken(self._stages)
+        return self.unbroken
 
     def rule(self, call: Call) -> Ruling:
         """What the checks say of a call, in short."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from app.diagnose.schemas import DiagnosisModel
 from app.http.text import json_bytes
 from kernels.call import Call
-from kernels.examining import unbroken
 from kernels.nearby import Nearby
 from kernels.registry import Operation
 
@@ -34,7 +33,7 @@ class Passing:
         nearby = self._nearby.get(operation.name)
         if nearby is None:
             nearby = self._nearby[operation.name] = Nearby(operation.stages, operation.call)
-        return nearby.examine(call) is unbroken(tuple(operation.stages))
+        return nearby.examine(call) is nearby.unbroken
 
     def rest(
         self,
@@ -42,7 +41,7 @@ class Passing:
         model: Callable[[list[str], str], DiagnosisModel],
         assumed: list[str],
         script: str,
-    ) -> bytes:
+    ) -> tuple[bytes, ...]:
         """An answer behind its id and the quotation mark that ends it.
 
         key      what the answer depends on beside what was assumed and the script that reproduces it
@@ -55,5 +54,5 @@ class Passing:
             middle, end = rest.split(json_bytes(_REPRODUCTION))
             if len(self._frames) >= MOST_FRAMES:
                 self._frames.clear()
-            frame = self._frames[key] = (begin.partition(b'","')[2], middle, end)
-        return b',"%b%b%b%b%b' % (frame[0], json_bytes(assumed), frame[1], json_bytes(script), frame[2])
+            frame = self._frames[key] = (b',"' + begin.partition(b'","')[2], middle, end)
+        return frame[0], json_bytes(assumed), frame[1], json_bytes(script), frame[2]

@@ -22,9 +22,9 @@ LONGEST = 256 << 10
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An answer without its id, and what is counted of it."""
+    """An answer without its id, in pieces that answers share, and what is counted of it."""
 
-    rest: bytes
+    rest: tuple[bytes, ...]
     operation: str
     verdict: str
 
@@ -34,11 +34,11 @@ class Given:
         beginning, _, rest = written.partition(answer.id.encode() + b'"')
         if answer.level != "checks" or beginning != b'{"id":"':
             return None
-        return cls(rest, answer.operation, answer.verdict)
+        return cls((rest,), answer.operation, answer.verdict)
 
     def body(self) -> bytes:
         """The answer under an id of its own."""
-        return b'{"id":"%b"%b' % (secrets.token_hex(16).encode(), self.rest)
+        return b"".join((b'{"id":"', secrets.token_hex(16).encode(), b'"', *self.rest))
 
 
 class Recent:
@@ -58,7 +58,7 @@ class Recent:
 
     def keep(self, given: Given, body: bytes, *circumstances: Hashable) -> None:
         """Keep the answer to a request, unless it is large."""
-        size = len(body) + len(given.rest)
+        size = len(body) + sum(map(len, given.rest))
         if size > LONGEST:
             return
         key = (body, circumstances)
