@@ -31,6 +31,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "arguments": arguments_json(job.call),
         "target": None if target is None else target.name,
         "seed": job.seed,
+        "faulting": job.faulting,
     }
 
 
@@ -42,7 +43,8 @@ def read_job(message: dict[str, Any]) -> Job:
         if faults:
             raise ValueError("; ".join(f"{fault.pointer}: {fault.detail}" for fault in faults[:3]))
         target = None if message["target"] is None else Target.parse(message["target"])
-        return Job(operation.name, operation.call(**given, target=target), message["seed"])
+        faulting = message.get("faulting") is True
+        return Job(operation.name, operation.call(**given, target=target), message["seed"], faulting)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 

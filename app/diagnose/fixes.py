@@ -67,6 +67,15 @@ class Repair:
         """Fewest edits first, safe before unsafe; of equals those that leave no warning come first."""
         return len(self.edits), not self.safe, bool(self.warnings)
 
+    def of(self, original: Call, held: Call) -> Repair:
+        """The same repair of the call that `held` was written out from: what it leaves is drawn as before."""
+        names = [parameter.name for parameter in original.arguments()]
+        left = {
+            name: getattr(original, name) for name in names if getattr(self.call, name) is getattr(held, name)
+        }
+        call = self.call.replace(**left)
+        return replace(self, call=call, edits=original.edits_to(call))
+
 
 @dataclass(frozen=True, slots=True)
 class Search:

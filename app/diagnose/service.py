@@ -38,7 +38,7 @@ from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream
 from app.upstream.comparing import launches_safely
 from app.worker.compiling import Compiler, Uncompiled
-from app.worker.messages import Environment, Job, Outcome, Worker
+from app.worker.messages import Environment, Job, Outcome, Worker, written_out
 from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
@@ -187,20 +187,26 @@ class Diagnoser:
         can_run = level == "run" and not obstacle
         await report("checks", {"failed": len(examination.failed()), "rejected": examination.rejected})
         outcome: Outcome | None = None
+        held = call
         if can_run:
             if examination.rejected and examination.raised is None and not self._settings.allow_faulting_runs:
                 obstacle = "not run: a check of ours fails that upstream does not make"
             else:
                 outcome = await self._run(question, call)
                 await report("run", {"ending": outcome.ending})
+                if outcome.drawn:
+                    held = written_out(call, outcome.drawn)
+                    examination = await aside(operation.examine, held)
                 if outcome.ending == "unsupported":
-                    can_run, obstacle, outcome = False, outcome.detail, None
+                    can_run, obstacle, outcome = bool(outcome.drawn), outcome.detail, None
         said = None if given else await self._upstream_says(question, level, examination)
         compiled: list[schemas.CompilationModel] | None = None
         if level == "run" and not given and _is_elsewhere(question) and examination.raised is None:
             compiled, obstacle = await self._compiled(question, obstacle)
-        repairs = (await aside(fix_search.search, operation, call, examination)).repairs
-        told = await aside(advice, operation, call, examination, repairs)
+        repairs = (await aside(fix_search.search, operation, held, examination)).repairs
+        told = await aside(advice, operation, held, examination, repairs)
+        if held is not call:
+            repairs = tuple(repair.of(call, held) for repair in repairs)
         tried = [Tried(repair) for repair in repairs]
         if can_run and (outcome is None or outcome.ending != "timed-out"):
             tried = await self._try(question, repairs, report)
@@ -270,7 +276,8 @@ class Diagnoser:
                 await report(
                     "fix", {"title": repair.title, "ending": outcome.ending, "agrees": outcome.agrees}
                 )
-            if outcome is None or outcome.agrees or outcome.ending not in ("raised", "returned"):
+            fails = outcome is not None and (outcome.ending in ("raised", "returned") or outcome.drawn)
+            if outcome is None or outcome.agrees or not fails:
                 tried.append(Tried(repair, outcome))
         return tried
 
@@ -291,10 +298,12 @@ class Diagnoser:
             return wanted, ""
         if question.operation.needs:
             return wanted, f"a run needs {question.operation.needs}"
-        if not self._pool.exists:
-            return wanted, self._pool.absence
         if not run_allowed(self._settings):
             return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
+        if not self._pool.exists:
+            if self._pool.joins and target is None:
+                raise Unavailable(f"No run now: {self._pool.absence}.")
+            return wanted, self._pool.absence
         worker = question.worker
         kind = "cuda" if worker and worker.device.capability else "cpu"
         if worker and question.device not in ("auto", kind):
@@ -313,7 +322,8 @@ class Diagnoser:
 
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
-            job = Job(question.operation.name, call, question.seed)
+            faulting = self._settings.allow_faulting_runs
+            job = Job(question.operation.name, call, question.seed, faulting)
             async with self._quotas.run(question.owner) as turn:
                 return await self._pool.run(job, question.worker, turn.add)
         except PoolBusy as error:

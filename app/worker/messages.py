@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from kernels.call import Call
 from kernels.target import Target
+from kernels.values import Listed
 
 Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out", "unsupported"]
 Implementation = Literal["triton", "reference", "library"]
@@ -14,11 +16,15 @@ Implementation = Literal["triton", "reference", "library"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One call of one operation; `seed` draws the values that the call leaves open."""
+    """One call of one operation; `seed` draws the values that the call leaves open.
+
+    faulting   it is run although elements that are drawn turn out to fail a check of ours
+    """
 
     operation: str
     call: Call
     seed: int = 0
+    faulting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Outcome:
     seconds        for which it had a worker to itself, what is counted against a quota
     detail         where it crashed, ran out of memory or time, was refused, or wrote where it must not
     breaches       memory that it wrote and must not have, a sentence each
+    drawn          the elements of tensors described as drawn, where checks say more of the call with them
     """
 
     ending: Ending
@@ -106,9 +113,17 @@ class Outcome:
     environment: Environment = field(default_factory=Environment)
     seconds: float = 0.0
     breaches: tuple[str, ...] = ()
+    drawn: Mapping[str, tuple[int | float | bool, ...]] = field(default_factory=dict)
 
     @property
     def agrees(self) -> bool:
         """Whether every output is within its tolerance of the reference, and nothing else was written."""
         within = all(output.within for output in self.outputs)
         return self.ending == "returned" and within and not self.breaches
+
+
+def written_out(call: Call, elements: Mapping[str, tuple[int | float | bool, ...]]) -> Call:
+    """The call with the elements of these tensors, in row-major order, in place of what draws them."""
+    for name, each in elements.items():
+        call = call.with_tensor(name, values=Listed(tuple(each)))
+    return call

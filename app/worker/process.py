@@ -16,8 +16,9 @@ from typing import Any
 
 from app.worker import groups, safety
 from app.worker.gpu import WorkerGpu
-from app.worker.messages import Device, Environment, Job, Outcome, Raised, Worker
+from app.worker.messages import Device, Environment, Job, Outcome, Raised, Worker, written_out
 from kernels.call import Call
+from kernels.checking import Severity
 from kernels.registry import Operation, folder_of, operations
 
 CONTEXT_LOST = 86
@@ -162,6 +163,9 @@ def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) ->
 
     from app.worker.measuring import measure
 
+    common["drawn"], refused = _told_by_draws(operation, job)
+    if refused and not job.faulting:
+        return Outcome("unsupported", detail=f"not run: {refused}", **common)
     try:
         found = measure(
             operation,
@@ -187,6 +191,26 @@ def _run(operation: Operation, runner: Any, job: Job, common: dict[str, Any]) ->
         detail="; ".join((*found.breaches, *found.remarks)),
         **common,
     )
+
+
+def _told_by_draws(operation: Operation, job: Job) -> tuple[dict[str, tuple[float | int | bool, ...]], str]:
+    """Elements that are drawn, where the checks say more with them than without, and why a call with them
+    must not be run.
+    """
+    from kernels.drawing import drawn
+
+    call = seeded_call(job.call, job.seed)
+    elements = drawn(call)
+    if not elements:
+        return {}, ""
+    before, after = operation.examine(call), operation.examine(written_out(call, elements))
+    known = {outcome.check for outcome in before.failed()}
+    if {outcome.check for outcome in after.failed()} == known:
+        return {}, ""
+    if before.rejected or not after.rejected or after.raised is not None:
+        return elements, ""
+    failed = next(each.check.id() for each in after.failed() if each.check.severity is Severity.ERROR)
+    return elements, f"what is drawn fails a check of ours that upstream does not make, {failed}"
 
 
 def _raised(error: Exception, common: dict[str, Any]) -> Outcome:

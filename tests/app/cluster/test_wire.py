@@ -39,6 +39,13 @@ def test_every_call_arrives_as_it_was_sent(name: str) -> None:
             assert read_job(json.loads(json.dumps(job_json(job)))) == job
 
 
+def test_that_a_run_may_fault_is_sent_and_never_assumed() -> None:
+    name, call = CALLS[0]
+    sent = job_json(Job(name, call, faulting=True))
+    assert read_job(sent).faulting is True
+    assert read_job({key: value for key, value in sent.items() if key != "faulting"}).faulting is False
+
+
 @pytest.mark.parametrize(
     "outcome",
     [
@@ -46,6 +53,7 @@ def test_every_call_arrives_as_it_was_sent(name: str) -> None:
         Outcome(
             "raised", raised=Raised("ValueError", "no", "a_check"), environment=Environment("2.13", "3.7")
         ),
+        Outcome("unsupported", detail="not run", drawn={"loc": (1, -2), "x": (0.5, math.inf), "m": (True,)}),
         Outcome(
             "returned", Device("H200", "9.0", False), "triton", 0.5, (OUTPUT,), seconds=1.5, breaches=("x",)
         ),
