@@ -16,7 +16,7 @@ from kernels.comfy_checkpoint.signature import VALID, ComfyCall
 from kernels.dtypes import DType
 from kernels.running import compare
 from kernels.spec import TensorSpec
-from kernels.values import seeded
+from kernels.values import Text, seeded
 from tests.kernels.comfy_checkpoint.files import (
     ASYMMETRIC,
     FOUR,
@@ -92,6 +92,18 @@ def test_without_an_activation_the_inspection_is_the_result() -> None:
             "_has_pre_quant_scale": False,
         }
     }
+
+
+def test_an_activation_beside_layers_without_a_weight_goes_through_none() -> None:
+    marker = Header("U8", (18,), Text('{"format":"mxfp8"}'))
+    header = mx().checkpoint.tensors["a.weight"]
+    file = mx().checkpoint.without_tensors("a.weight").with_tensor("a.weight_2", header)
+    file = file.with_tensor("a.comfy_quant", marker)
+    call = mx().replace(checkpoint=file, x=TensorSpec((4,), DType.F32))
+    assert not OPERATION.examine(call).rejected
+    method, _, y = RUNNER.function(**build(call))
+    assert (method, y) == ("mxfp8", None)
+    assert RUNNER.reference(build(call)) == {}
 
 
 @pytest.mark.parametrize(
