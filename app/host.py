@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 ROOT = Path("/")
@@ -206,8 +207,11 @@ def triton_cache() -> Finding:
         flags = os.statvfs(existing).f_flag
     except OSError as error:
         return Finding("triton-cache", "broken", f"{folder}: {error.strerror}", remedy)
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        return Finding("triton-cache", "broken", f"{folder}: cannot be written", remedy)
+    try:
+        # Tried, not asked: root passes every permission, and still cannot write a read-only file system.
+        TemporaryDirectory(dir=existing).cleanup()
+    except OSError as error:
+        return Finding("triton-cache", "broken", f"{folder}: cannot be written: {error.strerror}", remedy)
     if flags & getattr(os, "ST_NOEXEC", 0):
         return Finding("triton-cache", "broken", f"{folder}: its file system is mounted noexec", remedy)
     return Finding("triton-cache", "ok", str(folder))

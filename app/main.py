@@ -20,7 +20,7 @@ import app as package
 from app import operators, settings
 from app.access.gate import Gate
 from app.access.quotas import Quotas, open_ledger
-from app.access.rates import Limiter
+from app.access.rates import Limiter, Limits
 from app.http import openapi, problems, tracing
 from app.http.bodies import BodyLimit
 from app.http.express import Express
@@ -73,7 +73,7 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
         Gate,
         keys=keys,
         anonymous=chosen.anonymous == "read",
-        limiter=Limiter(chosen.rate) if chosen.rate else None,
+        limiter=_limiter(chosen, metrics),
         most_bytes=int(chosen.max_header_bytes),
         pages=_own_pages(chosen) if is_loopback(chosen.host) else None,
     )
@@ -92,6 +92,17 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
     ):
         app.include_router(router)
     return app
+
+
+def _limiter(chosen: Settings, metrics: Metrics) -> Limits | None:
+    """Counts for all replicas where there is a broker, which they share."""
+    if chosen.rate is None:
+        return None
+    if not chosen.broker_url:
+        return Limiter(chosen.rate)
+    from app.cluster.rates import SharedLimiter
+
+    return SharedLimiter(chosen.rate, chosen.broker_url, metrics.limited_alone.inc)
 
 
 def _own_pages(chosen: Settings) -> frozenset[str]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import choose_encoder
+from starlette.concurrency import run_in_threadpool
 
 from app.errors import Unavailable, described
 from app.http.express import express
@@ -61,9 +62,9 @@ def _told(state: Readiness) -> Readiness:
 @router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(
-        encode(metrics_of(request).registry), headers={"Content-Type": content_type, **NOT_STORED}
-    )
+    # Aside: the jobs' store is asked.
+    told = await run_in_threadpool(encode, metrics_of(request).registry)
+    return Response(told, headers={"Content-Type": content_type, **NOT_STORED})
 
 
 @router.get("/robots.txt", include_in_schema=False)

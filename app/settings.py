@@ -59,7 +59,8 @@ class Settings(BaseSettings):
         1,
         ge=0,
         le=64,
-        description="Worker processes, each with the next GPU that is visible; 0 leaves level `run` out.",
+        description="Worker processes, each with a GPU to itself where there are any, so no more than "
+        "those that are visible; 0 leaves level `run` out.",
     )
     run_timeout: float = Field(
         60.0, gt=0, le=3600, allow_inf_nan=False, description="Seconds one run may take before it is killed."

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.caller import EVERYBODY, Caller
 from app.access.caller import Scope as Permission
 from app.access.keys import Keyring
-from app.access.rates import Limiter, network_of
+from app.access.rates import Limits, Standing, network_of
 from app.errors import Forbidden, HeadersTooLarge, NotFound, Problem, TooManyRequests, Unauthorized
 from app.http.problems import respond
 from app.http.urls import path_of
@@ -76,7 +76,7 @@ class Gate:
         keys: Keyring,
         *,
         anonymous: bool,
-        limiter: Limiter | None,
+        limiter: Limits | None,
         most_bytes: int,
         pages: frozenset[str] | None = None,
     ) -> None:
@@ -89,32 +89,35 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            state = scope.setdefault("state", {})
             try:
-                caller = scope.setdefault("state", {})["caller"] = self._admit(scope)
+                caller = state["caller"] = await self._admit(scope)
             except Problem as problem:
+                send = _with_rate(send, state.get("rate"))
                 await respond(Request(scope, receive), problem)(scope, receive, send)
                 return
+            send = _with_rate(send, state.get("rate"))
             if caller.name:
                 send = _kept_private(send)
         await self.app(scope, receive, send)
 
-    def _admit(self, scope: Scope) -> Caller:
+    async def _admit(self, scope: Scope) -> Caller:
         if sum(map(len, chain.from_iterable(scope["headers"]))) > self._most_bytes:
             raise HeadersTooLarge(f"The header fields take more than {self._most_bytes:,} bytes.")
         path = path_of(scope)
         if _CONTROL.search(path):
             raise NotFound("No address here holds a control character.")
         if not self._keys:
-            self._count(scope, path, EVERYBODY)
+            await self._count(scope, path, EVERYBODY)
             if self._pages is not None and needed(scope["method"], path) is Permission.DIAGNOSE:
                 _refuse_other_pages(scope, self._pages)
             return EVERYBODY
         try:
             caller = self._caller(scope)
         except Unauthorized:
-            self._count(scope, path, self._anonymous)
+            await self._count(scope, path, self._anonymous)
             raise
-        self._count(scope, path, caller)
+        await self._count(scope, path, caller)
         permission = needed(scope["method"], path)
         if permission is None or caller.may(permission):
             return caller
@@ -122,14 +125,17 @@ class Gate:
             raise Forbidden(f"The key {caller.name} does not have the scope {permission}.")
         raise Unauthorized(f"This needs a key with the scope {permission}.", basic=_is_page(path))
 
-    def _count(self, scope: Scope, path: str, caller: Caller) -> None:
+    async def _count(self, scope: Scope, path: str, caller: Caller) -> None:
         if self._limiter is None or path in UNCOUNTED:
             return
         client = scope.get("client")
         # A key's name holds no blank: an address cannot pass for one.
-        wait = self._limiter.wait(caller.name or f"from {network_of(client[0]) if client else 'nowhere'}")
-        if wait:
-            raise TooManyRequests(f"More than {self._limiter.rate}.", retry_after=wait)
+        standing = await self._limiter.count(
+            caller.name or f"from {network_of(client[0]) if client else 'nowhere'}"
+        )
+        scope["state"]["rate"] = standing
+        if standing.wait:
+            raise TooManyRequests(f"More than {standing.rate}.", retry_after=standing.wait)
 
     def _caller(self, scope: Scope) -> Caller:
         """Whose key the Authorization header brings; Unauthorized where it brings none that is known."""
@@ -150,6 +156,19 @@ class Gate:
         if caller is None:
             raise Unauthorized("This key is not one of this service.", wrong=True, basic=page)
         return caller
+
+
+def _with_rate(send: Send, standing: Standing | None) -> Send:
+    """Answers that say how much of the rate is left; as they are where none is counted."""
+    if standing is None:
+        return send
+
+    async def told(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *standing.fields()]
+        await send(message)
+
+    return told
 
 
 def _kept_private(send: Send) -> Send:

@@ -128,6 +128,8 @@ class Quotas:
         self._under_way: Counter[str] = Counter()
         # What the ledger could not take.
         self._owed: defaultdict[tuple[str, int], float] = defaultdict(float)
+        # What it last said, for when it cannot be read.
+        self._known: dict[tuple[str, int], float] = {}
 
     @cached_property
     def _ledger(self) -> Ledger:
@@ -196,12 +198,17 @@ class Quotas:
             log.error("%.1f seconds of runs cannot be written: %s", seconds, error)
 
     def _spent(self, owner: str, day: int) -> float:
-        owed = self._owed.get((owner, day), 0.0)
+        key = owner, day
         try:
-            return self._ledger.spent(owner, day) + owed
+            known = self._ledger.spent(*key)
         except (sqlite3.Error, OSError) as error:
-            log.error("quotas cannot be read: %s", error)
-            return owed
+            log.error("quotas cannot be read, what was last known of them counts: %s", error)
+            known = self._known.get(key, 0.0)
+        else:
+            if key not in self._known:
+                self._known = {other: spent for other, spent in self._known.items() if other[1] >= day - 1}
+            self._known[key] = known
+        return known + self._owed.get(key, 0.0)
 
 
 def quotas_of(connection: HTTPConnection) -> Quotas:

@@ -7,7 +7,9 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from time import monotonic
+from typing import Protocol
 
 MOST_CALLERS = 50_000
 """Callers whose rates are kept, about 10 MB; of more, those that have been quiet longest are forgotten."""
@@ -42,8 +44,53 @@ class Rate:
         return f"{self.count:,} requests a {unit}"
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a caller has left after a request.
+
+    used  seconds until nothing of the rate is used up any more, the request included where it is allowed
+    wait  seconds after which a request will be allowed; 0 where this one is
+    """
+
+    rate: Rate
+    used: float
+    wait: float = 0.0
+
+    @property
+    def left(self) -> int:
+        """Requests that are allowed at once after this one."""
+        if self.wait:
+            return 0
+        return max(0, int((self.rate.seconds - self.used) * self.rate.count / self.rate.seconds + 1e-6))
+
+    @property
+    def more(self) -> float:
+        """Seconds after which there is one more; 0 where all are there."""
+        interval = self.rate.seconds / self.rate.count
+        return self.wait or max(0.0, self.used - (self.rate.count - self.left - 1) * interval)
+
+    def fields(self) -> list[tuple[bytes, bytes]]:
+        """The header fields of draft-ietf-httpapi-ratelimit-headers that clients know: `RateLimit-Reset` is
+        rounded up, as `Retry-After` is.
+        """
+        policy = f"{self.rate.count};w={self.rate.seconds}"
+        return [
+            (b"ratelimit-limit", str(self.rate.count).encode()),
+            (b"ratelimit-policy", policy.encode()),
+            (b"ratelimit-remaining", str(self.left).encode()),
+            (b"ratelimit-reset", str(ceil(self.more)).encode()),
+        ]
+
+
+class Limits(Protocol):
+    """Counts requests by caller, here or for all replicas."""
+
+    async def count(self, caller: str) -> Standing:
+        """Count one request where it is allowed."""
+
+
 class Limiter:
-    """Counts requests by caller."""
+    """Counts the requests of this replica by caller."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = monotonic) -> None:
         self.rate = rate
@@ -52,18 +99,28 @@ class Limiter:
         # When each caller will have used up nothing again.
         self._free_at: OrderedDict[str, float] = OrderedDict()
 
-    def wait(self, caller: str) -> float:
-        """Count one request: 0 where it is allowed, else the seconds after which one will be."""
+    def take(self, caller: str) -> Standing:
+        """Count one request where it is allowed."""
         now = self._clock()
-        free_at = max(self._free_at.get(caller, now), now) + self._interval
+        before = max(self._free_at.get(caller, now), now)
+        free_at = before + self._interval
         over = free_at - now - self.rate.seconds
         if over > 1e-9:
-            return over
+            return Standing(self.rate, before - now, over)
         self._free_at[caller] = free_at
         self._free_at.move_to_end(caller)
         if len(self._free_at) > MOST_CALLERS:
             self._free_at.popitem(last=False)
-        return 0.0
+        return Standing(self.rate, free_at - now)
+
+    def give_back(self, caller: str) -> None:
+        """Forget one request that was counted and is refused after all."""
+        if caller in self._free_at:
+            self._free_at[caller] -= self._interval
+
+    async def count(self, caller: str) -> Standing:
+        """As `take`."""
+        return self.take(caller)
 
 
 def network_of(address: str) -> str:

@@ -52,11 +52,13 @@ def make_celery(url: str, run_limit: float) -> Celery:
     return celery
 
 
-def connect(url: str) -> Redis:
-    """A client for our own keys; it fails soon where Redis does not answer, and the next call tries again."""
+def connect(url: str, patience: float = 5.0) -> Redis:
+    """A client for our own keys; it fails after `patience` seconds where Redis does not answer, and the next
+    call tries again.
+    """
     retry = Retry(NoBackoff(), 1)
     client: Redis = Redis.from_url(
-        url, decode_responses=True, socket_timeout=5.0, socket_connect_timeout=5.0, retry=retry
+        url, decode_responses=True, socket_timeout=patience, socket_connect_timeout=patience, retry=retry
     )
     return client
 

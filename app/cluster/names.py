@@ -18,6 +18,12 @@ every second: keys are many, and to look through them all takes Redis long.
 KINDS = f"{PREFIX}:kinds"
 """Hash: queue → who its workers are."""
 
+COUNTS = f"{PREFIX}:counts"
+"""Hash: RESTARTS, and XID + its number → how often, of all nodes together since Redis has its data."""
+
+RESTARTS = "restarts"
+XID = "xid:"
+
 KNOWN = 3600
 """Seconds for which a queue is known after its last node was seen: its hosts may be starting again."""
 

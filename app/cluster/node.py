@@ -104,8 +104,13 @@ class Node:
     def _beat(self, queue: str, worker: Worker) -> None:
         """Say every BEAT seconds that this host is there; it counts as gone ALIVE seconds after the last."""
         node, text = f"{queue}:{self.name}", worker_json(worker)
+        told: dict[str, int] = {}
         while True:
             try:
+                for name, number in self._counts().items():
+                    if number > told.get(name, 0):
+                        self._redis.hincrby(names.COUNTS, name, number - told.get(name, 0))
+                        told[name] = number
                 self._redis.set(names.NODES + node, text, ex=names.ALIVE)
                 self._redis.hset(names.KINDS, queue, text)
                 self._redis.zadd(names.SEEN, {node: broker_time(self._redis)})
@@ -117,6 +122,11 @@ class Node:
                 log.error("the broker cannot be reached: %s", error)
                 if self._leaving.wait(names.BEAT):
                     return
+
+    def _counts(self) -> dict[str, int]:
+        """What has happened here since the start, as names.COUNTS has it."""
+        xids = {f"{names.XID}{number}": times for number, times in self._pool.xids.items()}
+        return {names.RESTARTS: self._pool.replaced, **xids}
 
     def run(self, run: str, message: dict[str, Any]) -> None:
         """The task: one run, whose outcome is written before the message is acknowledged."""

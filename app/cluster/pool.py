@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -18,11 +18,14 @@ from app.cluster.names import (
     ALIVE,
     BEAT,
     BEGAN,
+    COUNTS,
     KINDS,
     KNOWN,
     OUTCOME_KEPT,
+    RESTARTS,
     SEEN,
     TASK,
+    XID,
     cancel_key,
     holder_key,
     outcome_key,
@@ -48,8 +51,11 @@ class ClusterPool:
 
     failure   why Redis cannot be reached, where that is so
     seconds   that its runs have had a worker
-    replaced  always 0: hosts count the processes that they replace
+    replaced  processes that all hosts have replaced, as far as Redis remembers
+    xids      errors that their drivers have reported: Xid → how often
     """
+
+    joins = True
 
     absence = "no worker has joined: start `faultbook worker` on a host that reaches the broker"
 
@@ -66,6 +72,7 @@ class ClusterPool:
         self.failure = ""
         self.seconds = 0.0
         self.replaced = 0
+        self.xids: Mapping[int, int] = {}
 
     @property
     def waiting(self) -> int:
@@ -188,16 +195,18 @@ class ClusterPool:
         """Keep up with who is there."""
         while True:
             try:
-                kinds, alive = await run_in_threadpool(self._present)
+                kinds, alive, counts = await run_in_threadpool(self._present)
             except (RedisError, ValueError) as error:
                 self._failed(error)
             else:
                 self._kinds, self._alive, self.failure = kinds, alive, ""
+                self.replaced = counts.pop(RESTARTS, 0)
+                self.xids = {int(name.removeprefix(XID)): times for name, times in counts.items()}
                 self._seen |= dict.fromkeys(alive, monotonic())
             self._known.set()
             await asyncio.sleep(BEAT / 2)
 
-    def _present(self) -> tuple[dict[str, Worker], dict[str, int]]:
+    def _present(self) -> tuple[dict[str, Worker], dict[str, int], dict[str, int]]:
         now: Any = self._redis.time()
         seen: Any = self._redis.zrange(SEEN, now[0] - KNOWN, "+inf", byscore=True, withscores=True)
         alive: dict[str, int] = {}
@@ -210,7 +219,9 @@ class ClusterPool:
         texts: Any = self._redis.hgetall(KINDS)
         if seen and seen[0][1] < now[0] - KNOWN / 2:
             self._redis.zremrangebyscore(SEEN, "-inf", now[0] - KNOWN)
-        return {queue: read_worker(text) for queue, text in texts.items() if queue in queues}, alive
+        told: Any = self._redis.hgetall(COUNTS)
+        counts = {str(name): int(times) for name, times in told.items()}
+        return {queue: read_worker(text) for queue, text in texts.items() if queue in queues}, alive, counts
 
     async def _collect(self) -> None:
         """Hand outcomes to whoever waits for them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import time
@@ -12,7 +13,7 @@ from redis import RedisError
 
 from app.cluster.broker import connect
 from app.cluster.names import PREFIX
-from app.jobs.store import Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
+from app.jobs.store import OPEN_STATES, Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
 
 OPEN = f"{PREFIX}:open"
 """Sorted set of the jobs that have not ended, by the time of their acceptance."""
@@ -208,10 +209,13 @@ class RedisStore:
             return None
         return Answer(body, float(ended), job, owner)
 
-    def open(self) -> int:
-        """Jobs that have not ended."""
-        with _told():
-            return int(self._redis.zcard(OPEN))
+    def open(self) -> Mapping[str, int]:
+        """How many jobs are queued, and how many are running."""
+        with _told(), self._redis.pipeline(transaction=False) as pipeline:
+            for job in self._redis.zrange(OPEN, 0, -1):
+                pipeline.hget(_job(job), "status")
+            found = Counter(pipeline.execute())
+        return {str(state): found[str(state)] for state in OPEN_STATES}
 
     def purge(self, before: float) -> int:
         """Nothing: Redis does it by itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Annotated, cast
@@ -39,6 +39,7 @@ from app.jobs.opening import open_store
 from app.jobs.preferences import preference
 from app.jobs.routes import JobModel, accept, diagnosis_response, jobs_of, sent
 from app.jobs.service import Jobs
+from app.jobs.store import StoreUnavailable
 from app.operators import Readiness, probes
 from app.upstream.asking import opened
 from app.worker.pool import Runs, open_pool
@@ -70,6 +71,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     probes(app)["worker"] = lambda: _worker_state(pool)
     probes(app)["jobs"] = lambda: _jobs_state(jobs)
     app.state.metrics.watch_workers(pool)
+    app.state.metrics.watch_jobs(partial(_open_jobs, jobs))
     pool.start()
     jobs.start()
     try:
@@ -243,6 +245,13 @@ def _worker_state(pool: Runs) -> Readiness:
         return Readiness(ready=False, required=False, detail="starting")
     names = ", ".join(worker.device.name for worker in pool.workers)
     return Readiness(ready=True, required=False, detail=names)
+
+
+def _open_jobs(jobs: Jobs) -> Mapping[str, int]:
+    try:
+        return jobs.store.open()
+    except StoreUnavailable:
+        return {}  # whoever watches sees none; the log has why
 
 
 def _jobs_state(jobs: Jobs) -> Readiness:

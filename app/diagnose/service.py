@@ -184,6 +184,8 @@ class Diagnoser:
         assumed = list(question.assumed)
         level, found = self._level(question, assumed)
         given, obstacle = bool(obstacle), obstacle or found
+        if level == "run" and not given and self._awaited(question):
+            raise Unavailable(f"No run now: {self._pool.absence}.")
         can_run = level == "run" and not obstacle
         await report("checks", {"failed": len(examination.failed()), "rejected": examination.rejected})
         outcome: Outcome | None = None
@@ -281,6 +283,16 @@ class Diagnoser:
                 tried.append(Tried(repair, outcome))
         return tried
 
+    def _awaited(self, question: Question) -> bool:
+        """Whether the run is for whichever worker joins first: one for a stated GPU may never find it."""
+        return (
+            self._pool.joins
+            and not self._pool.exists
+            and not question.operation.needs
+            and question.call.target is None
+            and run_allowed(self._settings)
+        )
+
     def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
         """The level to answer at, and why no run is possible at level run."""
         wanted, target = question.level, question.call.target
@@ -298,12 +310,10 @@ class Diagnoser:
             return wanted, ""
         if question.operation.needs:
             return wanted, f"a run needs {question.operation.needs}"
+        if not self._pool.exists:
+            return wanted, self._pool.absence
         if not run_allowed(self._settings):
             return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
-        if not self._pool.exists:
-            if self._pool.joins and target is None:
-                raise Unavailable(f"No run now: {self._pool.absence}.")
-            return wanted, self._pool.absence
         worker = question.worker
         kind = "cuda" if worker and worker.device.capability else "cpu"
         if worker and question.device not in ("auto", kind):

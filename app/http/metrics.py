@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Protocol, cast
 
@@ -46,6 +46,11 @@ class Metrics:
             ["operation", "level", "verdict"],
             registry=self.registry,
         )
+        self.limited_alone = Counter(
+            "faultbook_rate_limit_fallbacks",
+            "Requests that this replica limited by its own count, since the broker did not answer.",
+            registry=self.registry,
+        )
 
         self.lookup_latency = Histogram(
             "faultbook_lookup_seconds",
@@ -77,6 +82,10 @@ class Metrics:
         """Show what the workers say of themselves whenever somebody asks."""
         self.registry.register(_WorkerCollector(pool))
 
+    def watch_jobs(self, states: Callable[[], Mapping[str, int]]) -> None:
+        """Show how many jobs are in which state that is no end; nothing while their store cannot say."""
+        self.registry.register(_JobCollector(states))
+
 
 class Workers(Protocol):
     """What is counted of the workers."""
@@ -93,6 +102,10 @@ class Workers(Protocol):
     def seconds(self) -> float:
         """For which jobs had one."""
 
+    @property
+    def xids(self) -> Mapping[int, int]:
+        """Errors that the driver has reported since the start: Xid → how often."""
+
 
 class _WorkerCollector(Collector):
     def __init__(self, pool: Workers) -> None:
@@ -108,6 +121,23 @@ class _WorkerCollector(Collector):
         yield CounterMetricFamily(
             "faultbook_gpu_seconds", "Time for which runs had a worker's device.", value=self._pool.seconds
         )
+        reported = CounterMetricFamily(
+            "faultbook_xids", "Errors that the GPU's driver reported while this ran.", labels=["xid"]
+        )
+        for number, times in sorted(self._pool.xids.items()):
+            reported.add_metric([str(number)], times)
+        yield reported
+
+
+class _JobCollector(Collector):
+    def __init__(self, states: Callable[[], Mapping[str, int]]) -> None:
+        self._states = states
+
+    def collect(self) -> Iterable[Metric]:
+        jobs = GaugeMetricFamily("faultbook_open_jobs", "Jobs that have not ended.", labels=["state"])
+        for state, number in self._states().items():
+            jobs.add_metric([state], number)
+        yield jobs
 
 
 def metrics_of(connection: HTTPConnection) -> Metrics:

@@ -12,7 +12,7 @@ from time import time
 from typing import Any
 
 from app.files import private
-from app.jobs.store import Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
+from app.jobs.store import OPEN_STATES, Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
 
 FILE = "jobs.sqlite"
 
@@ -211,10 +211,10 @@ class FileStore:
         )
         return next((Answer(*row) for row in rows), None)
 
-    def open(self) -> int:
-        """Jobs that have not ended."""
-        [(count,)] = self._read("SELECT count(*) FROM jobs WHERE ended IS NULL")
-        return int(count)
+    def open(self) -> Mapping[str, int]:
+        """How many jobs are queued, and how many are running."""
+        rows = self._read("SELECT status, count(*) FROM jobs WHERE ended IS NULL GROUP BY status")
+        return {str(state): 0 for state in OPEN_STATES} | {str(status): int(count) for status, count in rows}
 
     def purge(self, before: float) -> int:
         """Forget jobs that ended before; how many."""

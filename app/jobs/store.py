@@ -29,6 +29,9 @@ class Status(StrEnum):
         return self not in (Status.QUEUED, Status.RUNNING)
 
 
+OPEN_STATES = tuple(state for state in Status if not state.is_end)
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """A job that a service has taken.
@@ -145,8 +148,8 @@ class Store(Protocol):
     def find(self, key: str, *, since: float) -> Answer | None:
         """The newest answer to an equal question."""
 
-    def open(self) -> int:
-        """Jobs that have not ended."""
+    def open(self) -> Mapping[str, int]:
+        """How many jobs are queued, and how many are running."""
 
     def purge(self, before: float) -> int:
         """Forget jobs that ended before; how many."""

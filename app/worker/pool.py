@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +17,7 @@ from typing import Protocol
 
 from app.http.text import without_places
 from app.settings import Settings
-from app.worker import process
+from app.worker import process, safety
 from app.worker.messages import Job, Outcome, Worker
 from app.worker.slot import Slot
 from app.worker.xid import Watch
@@ -62,11 +62,13 @@ class Runs(Protocol):
     """Where calls are run: in this service's own processes, or on hosts that have joined it.
 
     failure   why nothing can be run now, where that is known
+    joins     whether workers may still come while this goes on
     absence   what there is to do where nothing ever could
     seconds   for which jobs have had a worker, all together
     """
 
     failure: str
+    joins: bool
     absence: str
     seconds: float
 
@@ -85,6 +87,10 @@ class Runs(Protocol):
     @property
     def replaced(self) -> int:
         """Processes that ended other than by being stopped with the service."""
+
+    @property
+    def xids(self) -> Mapping[int, int]:
+        """Errors that the driver has reported since the start: Xid → how often."""
 
     def start(self) -> None:
         """Start, or find, the workers in the background."""
@@ -112,6 +118,7 @@ class WorkerPool:
     seconds   for which jobs have had a worker, all together
     """
 
+    joins = False
     absence = "this service has no worker: install torch and triton, or set FAULTBOOK_WORKERS"
 
     def __init__(self, settings: Settings) -> None:
@@ -120,6 +127,7 @@ class WorkerPool:
         self._slots: list[Slot] = []
         self._free: deque[Slot] = deque()
         self._waiting: deque[asyncio.Future[Slot]] = deque()
+        self._size = settings.workers
         self.worker: Worker | None = None
         self.failure = ""
         self.seconds = 0.0
@@ -155,6 +163,11 @@ class WorkerPool:
         """Processes that ended other than by being stopped with the service."""
         return sum(slot.replaced for slot in self._slots)
 
+    @property
+    def xids(self) -> Mapping[int, int]:
+        """Errors that the driver has reported since the start: Xid → how often."""
+        return {} if self._watch is None else self._watch.times()
+
     def processes(self) -> list[int]:
         """Ids of the worker processes that there are now."""
         return [found for slot in self._slots for found in slot.processes()]
@@ -181,7 +194,9 @@ class WorkerPool:
             self._watch = await asyncio.to_thread(Watch)
         memory = BASE_MEMORY + COPIES * int(self._settings.max_tensor_bytes)
         reserve = int(self._settings.gpu_memory_reserve)
-        for number in range(self._settings.workers):
+        for number in range(self._size):
+            if number >= self._size:
+                break
             place = process.Place(device, number, memory, reserve)
             slot = Slot(context, place, self._settings.run_timeout)
             self._slots.append(slot)
@@ -191,6 +206,8 @@ class WorkerPool:
                 log.error("no worker: %s", error)
                 self.failure = without_places(str(error)) or type(error).__name__
                 return
+            if not number and worker.device.capability is not None:
+                self._size = await asyncio.to_thread(_capped, self._size)
             self.worker = worker
             self._release(slot)
 
@@ -246,7 +263,7 @@ class WorkerPool:
         """The next free worker, in the order in which jobs came."""
         if self._free and not self._waiting:
             return self._free.popleft()
-        if len(self._waiting) >= self._settings.workers * WAITING_PER_WORKER:
+        if len(self._waiting) >= self._size * WAITING_PER_WORKER:
             raise PoolBusy("every worker is busy")
         place: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
@@ -266,6 +283,16 @@ class WorkerPool:
                 place.set_result(slot)
                 return
         self._free.append(slot)
+
+
+def _capped(wanted: int) -> int:
+    """Workers of a host with GPUs: two on one would fight for its memory, and a fault of one end the other's
+    run.
+    """
+    places = safety.places()
+    if wanted > places:
+        log.warning("FAULTBOOK_WORKERS is %d and %d are started: each has a GPU to itself", wanted, places)
+    return min(wanted, places)
 
 
 def open_pool(settings: Settings) -> Runs:

@@ -136,16 +136,27 @@ def choose(place: int) -> None:
     """
     # CUDA would number the fastest first; NVML, and whoever reads nvidia-smi, go by PCI address.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is None:
-        try:
-            seen = [str(number) for number in range(len(Nvml().gpus()))]
-        except NvmlError:
-            return
-    else:
-        seen = [part.strip() for part in given.split(",") if part.strip()]
+    seen = _visible()
     if seen:
         os.environ["CUDA_VISIBLE_DEVICES"] = seen[place % len(seen)]
+
+
+def places() -> int:
+    """GPUs that workers of this host can have to themselves: where nobody can say which there are, all use
+    the first.
+    """
+    return max(len(_visible()), 1)
+
+
+def _visible() -> list[str]:
+    """The GPUs that this process may see, as CUDA_VISIBLE_DEVICES names them; none where nobody can say."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [part.strip() for part in given.split(",") if part.strip()]
+    try:
+        return [str(number) for number in range(len(Nvml().gpus()))]
+    except NvmlError:
+        return []
 
 
 def nvml_card() -> Card | None:

@@ -10,8 +10,8 @@ import logging
 import os
 import re
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -105,7 +105,9 @@ class Watch:
 
     def __init__(self, logs: tuple[str, ...] = HOST_LOGS) -> None:
         self._seen: deque[tuple[float, Xid]] = deque(maxlen=KEPT)
+        self._times: Counter[tuple[bool, int]] = Counter()
         self._ended = threading.Event()
+        self._reading = threading.Lock()
         self._logs = []
         for path in logs:
             with suppress(OSError):
@@ -126,14 +128,22 @@ class Watch:
         """What was reported after `moment` (time.monotonic), each error once; the log's word where it has
         one, since that names the process.
         """
-        for source in self._logs:
-            for found in source.new():
-                self._note(found)
+        self._read_logs()
         recent = [found for when, found in self._seen if when >= moment]
         named = {(found.number, found.bus_id) for found in recent if found.process is not None}
         unnamed = [found for found in recent if found.process is None]
         kept = [found for found in unnamed if (found.number, found.bus_id) not in named]
         return list(dict.fromkeys([*(found for found in recent if found.process is not None), *kept]))
+
+    def times(self) -> Mapping[int, int]:
+        """How often each Xid was reported since this was made, by whichever source told of it more often:
+        two tell of the same error.
+        """
+        self._read_logs()
+        return {
+            number: max(self._times[True, number], self._times[False, number])
+            for _, number in list(self._times)
+        }
 
     def close(self) -> None:
         """Stop watching."""
@@ -144,9 +154,16 @@ class Watch:
             source.close()
         self._logs = []
 
+    def _read_logs(self) -> None:
+        with self._reading:
+            for source in self._logs:
+                for found in source.new():
+                    self._note(found)
+
     def _note(self, found: Xid) -> None:
         log.warning("the driver reported %s", found)
         self._seen.append((monotonic(), found))
+        self._times[found.process is not None, found.number] += 1
 
     def _listen(self, library: Nvml) -> None:
         try:

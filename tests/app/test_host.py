@@ -185,8 +185,11 @@ def test_the_cache_of_kernels_must_be_a_folder_that_can_be_written(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "new/folder"))
     assert host.triton_cache().state == "ok"
     (tmp_path / "file").touch()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
-    assert host.triton_cache().state == "broken"
+    # /proc takes no folder, not even of root, which may write everywhere else.
+    for unwritable in (str(tmp_path / "file"), "/proc/kernels"):
+        monkeypatch.setenv("TRITON_CACHE_DIR", unwritable)
+        found = host.triton_cache()
+        assert (found.state, "cannot be written" in found.detail) == ("broken", True)
 
 
 def test_the_cache_of_kernels_must_hold_executable_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,23 +42,45 @@ def test_any_other_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_as_many_at_once_as_the_period_allows_then_one_each_share() -> None:
     now = 100.0
     limiter = Limiter(Rate(3, 60), lambda: now)
-    assert [limiter.wait("a") for _ in range(3)] == [0, 0, 0]
-    assert limiter.wait("a") == pytest.approx(20)
-    assert limiter.wait("b") == 0
+    assert [limiter.take("a").wait for _ in range(3)] == [0, 0, 0]
+    assert limiter.take("a").wait == pytest.approx(20)
+    assert limiter.take("b").wait == 0
     now += 20
-    assert limiter.wait("a") == 0
-    assert limiter.wait("a") == pytest.approx(20)
+    assert limiter.take("a").wait == 0
+    assert limiter.take("a").wait == pytest.approx(20)
     now += 600
-    assert [limiter.wait("a") for _ in range(3)] == [0, 0, 0]
-    assert limiter.wait("a") > 0
+    assert [limiter.take("a").wait for _ in range(3)] == [0, 0, 0]
+    assert limiter.take("a").wait > 0
+
+
+def test_what_is_left_is_told_after_each_request() -> None:
+    now = 100.0
+    limiter = Limiter(Rate(3, 60), lambda: now)
+
+    def told() -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in limiter.take("a").fields()}
+
+    def fields(left: int, reset: int) -> dict[str, str]:
+        policy = {"ratelimit-limit": "3", "ratelimit-policy": "3;w=60"}
+        return {**policy, "ratelimit-remaining": str(left), "ratelimit-reset": str(reset)}
+
+    assert told() == fields(2, 20)
+    now += 5
+    assert told() == fields(1, 15)
+    assert told() == fields(0, 15)
+    assert told() == fields(0, 15)
+    limiter.give_back("a")
+    assert told() == fields(0, 15)
+    now += 60
+    assert told() == fields(2, 20)
 
 
 def test_callers_do_not_fill_the_memory() -> None:
     limiter = Limiter(Rate(1, 60), lambda: 0.0)
     for number in range(MOST_CALLERS + 10):
-        limiter.wait(str(number))
+        limiter.take(str(number))
     assert len(limiter._free_at) == MOST_CALLERS
-    assert limiter.wait(str(MOST_CALLERS)) > 0
+    assert limiter.take(str(MOST_CALLERS)).wait > 0
 
 
 def test_one_ipv6_host_is_one_caller() -> None:

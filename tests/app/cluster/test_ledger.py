@@ -14,7 +14,7 @@ from tests.app.redis_server import RedisServer, server
 pytestmark = pytest.mark.skipif(server() is None, reason="no Redis server for this machine")
 
 
-def test_replicas_count_together_and_an_outage_stops_nobody(
+def test_replicas_count_together_and_an_outage_forgets_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis = RedisServer(tmp_path / "redis")
@@ -33,7 +33,12 @@ def test_replicas_count_together_and_an_outage_stops_nobody(
         assert 0 < redis.client.ttl(key) <= 3 * 86_400
     finally:
         redis.stop()
-    first.admit(alice)
-    first.charge("alice", 1.0)
+    with pytest.raises(TooManyRequests, match=r"used 6\.0 of its 5"):
+        first.admit(alice)
+    bob = Caller("bob", gpu_seconds=2.0)
+    first.admit(bob)
+    first.charge("bob", 3.0)
+    with pytest.raises(TooManyRequests, match=r"used 3\.0 of its 2"):
+        first.admit(bob)
     assert "quotas cannot be read" in caplog.text
-    assert "were not counted" in caplog.text
+    assert "cannot be written" in caplog.text

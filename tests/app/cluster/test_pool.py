@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.testclient import TestClient
 
 from app.cluster import names, pool
 from app.cluster.broker import broker_time
 from app.cluster.pool import ClusterPool
 from app.cluster.wire import outcome_json, queue_of, worker_json
+from app.main import create_app
 from app.settings import Settings
 from app.worker.messages import Device, Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy
@@ -107,6 +111,33 @@ def test_without_any_host_there_is_none(redis: RedisServer) -> None:
         return made.exists
 
     assert within(redis, body) is False
+
+
+def test_a_run_waits_for_hosts_that_may_join(redis: RedisServer, tmp_path: Path) -> None:
+    settings = Settings(broker_url=redis.url, data=tmp_path)
+    body = {"operation": "per_token_group_quant", "arguments": {}, "level": "run"}
+    with TestClient(create_app(settings)) as client:
+        answer = client.post("/api/diagnose", json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert "no worker has joined" in answer.json()["detail"]
+        elsewhere = client.post("/api/diagnose", json={**body, "target": "sm90"})
+        assert (elsewhere.status_code, elsewhere.json()["verdict"]) == (200, "unsupported")
+        assert client.post("/api/diagnose", json={**body, "level": "checks"}).json()["verdict"] == "passed"
+        accepted = client.post("/api/diagnose", json=body, headers={"Prefer": "respond-async"})
+        assert accepted.status_code == 202
+        told = client.get("/metrics").text
+        states = re.findall(r'faultbook_open_jobs{state="(\w+)"} (\d)', told)
+        assert sum(int(number) for _, number in states) == 1
+        assert [state for state, _ in states] == ["queued", "running"]
+
+
+def test_what_hosts_count_is_told_by_every_replica(redis: RedisServer) -> None:
+    redis.client.hset(names.COUNTS, mapping={names.RESTARTS: 3, f"{names.XID}31": 2})
+
+    async def body(made: ClusterPool) -> tuple[int, Any]:
+        return made.replaced, made.xids
+
+    assert within(redis, body) == (3, {31: 2})
 
 
 def test_a_host_that_is_away_and_a_full_queue_are_busy(redis: RedisServer) -> None:

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import pytest
 
 from app.settings import Settings
-from app.worker.messages import Job, Outcome
+from app.worker.messages import Device, Environment, Job, Outcome, Worker
 from app.worker.pool import PoolBusy, WorkerPool
+from app.worker.slot import Slot
 from kernels.dtypes import DType
 from kernels.per_token_group_quant.signature import PACKED, VALID
 from kernels.spec import TensorSpec
@@ -179,6 +180,25 @@ def test_a_full_queue_is_refused(loop: Loop) -> None:
         return sum(isinstance(answer, PoolBusy) for answer in ended)
 
     assert loop(fill()) == 12 - 9
+
+
+def test_each_gpu_has_one_worker(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    h200 = Worker(Device("H200", "9.0", False), Environment("2.11", "3.6"))
+    monkeypatch.setattr(Slot, "launch", lambda self: h200)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    made = WorkerPool(Settings(device="cuda", workers=5))
+
+    async def start() -> None:
+        made.start()
+        assert made._starting is not None
+        await made._starting
+        await made.stop()
+
+    loop(start())
+    assert len(made._slots) == 2
+    assert "FAULTBOOK_WORKERS is 5 and 2 are started" in caplog.text
 
 
 def test_a_worker_that_cannot_start_is_reported(loop: Loop) -> None:

@@ -143,6 +143,14 @@ def test_only_what_a_log_says_from_now_on_counts(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize(("visible", "found"), [("0,1", 2), ("GPU-a", 1), ("", 1), ("0, 3 ,5", 3)])
+def test_workers_have_no_more_places_than_gpus(
+    visible: str, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert safety.places() == found
+
+
 def test_the_watch_tells_each_error_once_and_by_whom(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
     path.touch()
@@ -155,6 +163,10 @@ def test_the_watch_tells_each_error_once_and_by_whom(tmp_path: Path) -> None:
             file.write(LINES[0] + LINES[0])
         assert watch.since(began) == [Xid(31, "0000:0f:00", 4242)]
         assert watch.since(time.monotonic()) == []
+        assert watch.times() == {31: 2}
+        with path.open("ab") as file:
+            file.write(LINES[2])
+        assert watch.times() == {31: 2, 13: 1}
     finally:
         watch.close()
 
