@@ -235,3 +235,26 @@ def test_a_redis_that_is_not_there_is_said() -> None:
     with pytest.raises(StoreUnavailable):
         store.open()
     store.close()
+
+
+def test_a_copy_made_while_it_serves_has_results_and_open_jobs(tmp_path: Path) -> None:
+    """As deploy/image/backup makes it, and a service finds it after it was put back."""
+    store = FileStore(tmp_path / "data")
+    for job in "ab":
+        add(store, job)
+    assert store.claim("first", now=NOW, until=NOW + 60, only="a") is not None
+    store.end("a", DONE, now=NOW)
+    (tmp_path / "restored").mkdir()
+    source, copy = (sqlite3.connect(tmp_path / folder / FILE) for folder in ("data", "restored"))
+    source.backup(copy)
+    source.close()
+    copy.close()
+    before = store.get("a", since=0)
+    store.close()
+    restored = FileStore(tmp_path / "restored")
+    assert restored.get("a", since=0) == before is not None
+    assert kinds(restored, "a") == ["queued", "done"]
+    claim = restored.claim("second", now=NOW, until=NOW + 60)
+    assert claim is not None
+    assert claim.id == "b"
+    restored.close()
