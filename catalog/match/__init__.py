@@ -9,7 +9,7 @@ A pasted text goes through these modules, in this order:
     occurrences  equal messages of many ranks as one; nested and chained ones
     context      exception class, stack frames, launcher prefix, rank; what Python itself says
     score        how sure a match is; values: what the holes printed; sites: records without a text
-    fuzzy        what is similar, or begins so, when nothing matches
+    fuzzy        what is similar; guessing: what a text may be of which nothing, or a part alone, was found
 
 `redact` is applied to all that is echoed; `user_regex` searches messages with a user's pattern.
 """

@@ -31,6 +31,8 @@ OVERLAP: Final = 1 << 13
 REACH: Final = 4096
 """How far a line is followed to either side of a place; keeps all work per hit constant."""
 
+AROUND: Final = b"\x00\x01 \t\r\n"
+"""Characters around a message that are none of it."""
 _BLOCK: Final = 512
 _KEPT: Final = bytes(b not in DROPPED for b in range(256))
 _ANSI: Final = re.compile(

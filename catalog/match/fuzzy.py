@@ -117,7 +117,7 @@ class Fuzzy:
         for _, like, said, group in ranked:
             like = max(like, said / len(key)) if said >= SAID else like
             score = min(ceiling, certainty * like)
-            yield Like(group, score, max(said, _covered(grams, group.keys)))
+            yield Like(group, score, max(said, min(len(key), _covered(grams, group.keys))))
             ceiling = score - 1e-4
 
     def _holding(self, key: bytes, limit: int) -> list[Like]:

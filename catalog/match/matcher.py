@@ -8,6 +8,7 @@ from typing import Self
 from catalog.match import causes, context, heap, line
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
+from catalog.match.guessing import guesses
 from catalog.match.literals import Index, Scope, distinct, siblings
 from catalog.match.model import Candidate, Entry, Report
 from catalog.match.parts import InMemory, Part
@@ -79,7 +80,7 @@ class Matcher:
         work = Work(self, pasted, self._versions.scope(pasted.text, packages or {}, repo))
         found = [*work.patterns(), *work.named_sites(), *work.codes()]
         if work.is_open(found):
-            found += work.guesses(found)
+            found = guesses(work, found)
         ranked = sorted(found, key=causes.order)
         matches = tuple(ranked[:limit])
         return Report(

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from catalog.match import context
 from catalog.match.causes import role_of
-from catalog.match.clean import Chunk, Pasted, key
+from catalog.match.clean import AROUND, Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
-from catalog.match.fuzzy import begun
 from catalog.match.known import known_in, without_numbers
-from catalog.match.literals import MOST_SIBLINGS, Group, Index, Scope, distinct, siblings
+from catalog.match.literals import MOST_SIBLINGS, Group, Index, Scope
 from catalog.match.model import MATCH, POSSIBLE, Entry, Match, MatchType, Role, Unmatched
 from catalog.match.occurrences import (
     Occurrence,
@@ -27,10 +26,9 @@ from catalog.match.occurrences import (
     without_rank,
 )
 from catalog.match.origin import origin
-from catalog.match.prepared import GRAM, LONGEST
 from catalog.match.redact import SHOWN, redact
 from catalog.match.said import known_lines
-from catalog.match.score import ENOUGH, SOME, judge, listed
+from catalog.match.score import judge, listed
 from catalog.match.sites import Named
 from catalog.match.values import captures, rendered, values
 
@@ -44,21 +42,11 @@ EXCEPTIONS: Final = 20_000
 LISTED: Final = 25
 ALIKE: Final = 1000
 """Different exceptions of one text that are compared without what differs from rank to rank."""
-GUESSED: Final = 8
-"""Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
-LEAST_LIKE: Final = 0.21
-LONGER: Final = 6
-"""Literal characters that a guess has to have more of than what is found complete."""
 LEFT: Final = 3
 """Characters around a complete message from which a longer one may be meant."""
-CLEARLY: Final = 0.02
-"""So much more than a likeness a beginning has to be worth to be said instead."""
-BEGUN: Final = 1 << 16
-"""Characters of a text in which beginnings of messages are looked for."""
 SHORT: Final = 2048
 """A text up to this long without any exception in it is taken as a message itself."""
 _WORD: Final = re.compile(r"[\w.-]{3,80}")
-_TRIM: Final = b"\x00\x01 \t\r\n"
 
 
 class Lines:
@@ -90,8 +78,10 @@ class Work:
         self.truncated = False
         self.covered: list[tuple[int, int]] = []
         """Where something at least possible was found."""
-        self._weights: dict[str, int] = {}
+        self.weights: dict[str, int] = {}
         """Literal characters of the templates found, by record."""
+        self.groups: dict[str, Group] = {}
+        """The templates found, by record."""
         self.raised = list(self._exceptions())
 
     def _exceptions(self) -> Iterator[Raised]:
@@ -128,7 +118,7 @@ class Work:
                     if place is not None and place.start < until:
                         yield place
         self.truncated = self.truncated or Index.exhausted(tried)
-        for start, stop in self._messages():
+        for start, stop in self.messages():
             chunk = Chunk(self.pasted.data, context.after_launcher(self.pasted.data, start, stop), stop)
             for found in self.matcher.index.whole(chunk.key, framed=b"\n" in self.pasted.data):
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
@@ -139,7 +129,7 @@ class Work:
         raised = raised_before(self.raised, first + 1)
         return raised is not None and last < raised.message
 
-    def _messages(self) -> list[tuple[int, int]]:
+    def messages(self) -> list[tuple[int, int]]:
         """Whole messages, each once: those of exceptions, or a short text that has no exception in it."""
         if not self.raised and len(self.pasted.data) <= SHORT:
             return [(0, len(self.pasted.data))]
@@ -153,7 +143,7 @@ class Work:
         group = place.found.group
         members = group.within(self.scope, self._files_named if group.crowded else frozenset())
         raised = raised_before(self.raised, place.start + 1)
-        if raised is not None and place.start <= raised.end and self._is_own(raised):
+        if raised is not None and place.start <= raised.end and self.is_own(raised):
             # A KeyError prints nothing but a key, unless a package raises one with a sentence of its own.
             members = [member for member in members if _raises_key_error(member.entry, raised)]
         if not members:
@@ -175,9 +165,10 @@ class Work:
         role: Role = "wrapper" if occurrence.wraps else "root-cause"
         for verdict, member in listed(judged):
             captured = values(self.pasted, place, member)
-            self._weights[member.entry.record_id] = group.weight
+            self.weights[member.entry.record_id] = group.weight
+            self.groups[member.entry.record_id] = group
             others = (pair[1].entry.record_id for pair in judged if pair[1] is not member)
-            yield self._match(
+            yield self.match_of(
                 member.entry,
                 "pattern",
                 verdict.score,
@@ -199,12 +190,12 @@ class Work:
 
     def _reports_another(self, place: Extent) -> bool:
         """Whether a message tells of an exception: in its own words, or in a traceback right behind it."""
-        behind = self.pasted.data[place.end : place.end + len(context.HEADER) + 4].lstrip(_TRIM)
+        behind = self.pasted.data[place.end : place.end + len(context.HEADER) + 4].lstrip(AROUND)
         at = bisect_right(self.raised, place.start, key=lambda raised: raised.start)
         inside = at < len(self.raised) and self.raised[at].start < place.end
         return inside or behind.startswith(context.HEADER)
 
-    def _match(
+    def match_of(
         self,
         entry: Entry,
         match_type: MatchType,
@@ -226,7 +217,7 @@ class Work:
             **known,
         )
 
-    def _is_own(self, raised: Raised) -> bool:
+    def is_own(self, raised: Raised) -> bool:
         return context.python_own(raised.exception, self.pasted.shown(raised.message, raised.end).strip())
 
     def named_sites(self) -> list[Match]:
@@ -242,7 +233,7 @@ class Work:
                     counted.add((named.known.entry.record_id, named.start))
                     tally.add(self.pasted, named.start, named.end)
         return [
-            self._match(
+            self.match_of(
                 named.known.entry,
                 "site",
                 named.score,
@@ -259,84 +250,18 @@ class Work:
         if not self.matcher.has_codes or len(self.pasted.text) > SHORT * 2:
             return []
         return [
-            self._match(entry, "exact-code", 0.95, word.span(), ("the error code",))
+            self.match_of(entry, "exact-code", 0.95, word.span(), ("the error code",))
             for word in _WORD.finditer(self.pasted.text)
             for entry in self.matcher.coded(word[0])
             if self.repo in (None, entry.repo)
         ]
-
-    def guesses(self, found: list[Match]) -> list[Match]:
-        """What is most like the messages that belong to no record; never a match."""
-        known = {name for match in found for name in (match.record_id, *match.siblings)}
-        guessed: list[Match] = []
-        begins = self._begun(found) if not any(match.score >= MATCH for match in found) else {}
-        for start, end in self._messages()[:GUESSED]:
-            message = self.pasted.data[start:end].rstrip(_TRIM + b".")
-            raised = raised_before(self.raised, start + 1)
-            if raised is not None and raised.message == start and self._is_own(raised):
-                continue
-            span = (end - len(self.pasted.data[start:end].lstrip(_TRIM)), end)
-            wanted = key(context.without_launcher(message))
-            # A message too short for one gram is like any record: a query may ask for those, a paste not.
-            guesses = self.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
-            within = [match for match in found if match.match_type == "pattern" and match.span[0] < end]
-            within = [match for match in within if start < match.span[1]]
-            for place, (group, like, said) in enumerate(guesses):
-                # What more of the text is taken from is likelier than a short message that is all there.
-                beaten = [match for match in within if self._weights[match.record_id] + LONGER <= said]
-                if len(beaten) < sum(match.score >= MATCH for match in within):
-                    continue
-                possible = (match.score for match in beaten if match.score < MATCH)
-                score = max(like, max(possible, default=0.0) + 1e-4 * (GUESSED - place))
-                if group.number in begins and begins[group.number][0] <= score + CLEARLY:
-                    del begins[group.number]
-                if like >= LEAST_LIKE and group.number not in begins:
-                    guessed += self._guessed(group, score, span, "similar words", known)
-        for number, (score, span) in begins.items():
-            group = self.matcher.index.group(number)
-            guessed += self._guessed(group, score, span, "begins as this message does", known)
-        return guessed
-
-    def _guessed(
-        self, group: Group, score: float, span: tuple[int, int], why: str, known: set[str]
-    ) -> Iterator[Match]:
-        for member in distinct(group.within(self.scope)):
-            if member.entry.record_id not in known:
-                known.add(member.entry.record_id)
-                others = siblings(group, member)
-                yield self._match(member.entry, "fuzzy", score, span, (why,), siblings=others)
-
-    def _begun(self, known: Sequence[Match]) -> dict[int, tuple[float, tuple[int, int]]]:
-        """Templates of which a text has the beginning, be it that the rest was cut or that it is of a version
-        that says less: group → (score, span).
-        """
-        if len(self.pasted.data) > BEGUN:
-            return {}
-        whole = Chunk(self.pasted.data, 0, len(self.pasted.data))
-        found: dict[int, tuple[float, tuple[int, int]]] = {}
-        for number, segment, place in islice(self.matcher.index.beginnings(whole.key), LISTED):
-            keys = self.matcher.index.group(number).keys[segment:]
-            said = begun(whole.key[place : place + LONGEST], keys)
-            start = whole.offset(place)
-            if said < ENOUGH or (not segment and not context.head(self.pasted, start).starts):
-                continue
-            better = (match for match in known if match.span[0] <= start < match.span[1])
-            if any(self._weights.get(match.record_id, 0) + LONGER > said for match in better):
-                continue
-            raised = raised_before(self.raised, start + 1)
-            if raised is not None and start <= raised.end and self._is_own(raised):
-                continue
-            score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, (said - SOME) / (2 * ENOUGH))
-            if score > found.get(number, (0.0, None))[0]:
-                found[number] = score, (start, self.pasted.line_end(start))
-        return found
 
     def is_open(self, found: Sequence[Match]) -> bool:
         """Whether a longer template than those found may be meant: nothing was, or of a short text a part."""
         sure = [match for match in found if match.score >= MATCH]
         if not sure:
             return True
-        if len(self.pasted.data) > SHORT or len(messages := self._messages()) != 1:
+        if len(self.pasted.data) > SHORT or len(messages := self.messages()) != 1:
             return False
         (start, end), data = messages[0], self.pasted.data
         if any(match.match_type != "pattern" for match in sure):

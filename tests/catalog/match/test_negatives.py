@@ -127,6 +127,23 @@ def test_a_longer_message_that_was_cut_is_named_behind_a_short_one_that_is_all_t
     assert [match.record_id for match in matcher.match(short).matches] == ["short"]
 
 
+def test_what_is_complete_inside_the_words_of_a_longer_message_is_only_possible() -> None:
+    texts = {
+        "short": "capacity must be positive",
+        "long": "host {name} capacity must be positive and aligned, got {size}",
+    }
+    matcher = Matcher(
+        entry(name, text, Site("a.py", "f", (1,), "ValueError"), curated=False)
+        for name, text in texts.items()
+    )
+    found = matcher.match("host kv capacity must be positive and alig").matches
+    assert [match.record_id for match in found] == ["long", "short"]
+    assert all(POSSIBLE <= match.score < MATCH for match in found)
+    alone = matcher.match("ValueError: capacity must be positive").matches
+    assert [match.record_id for match in alone] == ["short"]
+    assert alone[0].score >= MATCH
+
+
 def test_digits_count_in_likeness() -> None:
     texts = {
         "four": "Comfy W4A4 layers need packed weights",

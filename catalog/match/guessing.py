@@ -1,0 +1,151 @@
+"""What a text may be that nothing complete was found of, or only a part: never a match."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from catalog.match import context
+from catalog.match.clean import AROUND, Chunk, key
+from catalog.match.fuzzy import begun
+from catalog.match.literals import Group, distinct, siblings
+from catalog.match.model import MATCH, POSSIBLE, Match
+from catalog.match.occurrences import raised_before
+from catalog.match.prepared import GRAM, LONGEST
+from catalog.match.score import ENOUGH, SOME
+
+if TYPE_CHECKING:
+    from catalog.match.work import Work
+
+GUESSED: Final = 8
+"""Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
+LEAST_LIKE: Final = 0.21
+LONGER: Final = 6
+"""Literal characters that a guess has to have more of than what is found complete."""
+CLEARLY: Final = 0.02
+"""So much more than a likeness a beginning has to be worth to be said instead."""
+BEGUN: Final = 1 << 16
+"""Characters of a text in which beginnings of messages are looked for."""
+STARTS: Final = 25
+"""Beginnings that are looked at in one text."""
+LEAST_OF: Final = 0.5
+"""What share of a template has to be in a text, or of a text in a template's beginning, that the template is
+likelier than a message found complete."""
+STEP: Final = 1e-4
+"""By how much guesses differ that are put in order."""
+_MOST: Final = MATCH - 0.01
+
+
+class Likely(NamedTuple):
+    """A guess: templates with one text, how sure, of which part of the text and why."""
+
+    score: float
+    group: Group
+    span: tuple[int, int]
+    why: str
+
+
+def guesses(work: Work, found: list[Match]) -> list[Match]:
+    """What was found, with what is most like the messages that belong to no record.
+
+    What is complete inside a message is no more than possible where its words are all among those that the
+    message has of a longer template.
+    """
+    begins = _begun(work, found) if not any(match.score >= MATCH for match in found) else {}
+    likely: list[Likely] = []
+    beaten: dict[str, float] = {}
+    """By record what a message is worth that is likelier to be a part of another one."""
+    for start, end in work.messages()[:GUESSED]:
+        message = work.pasted.data[start:end].rstrip(AROUND + b".")
+        raised = raised_before(work.raised, start + 1)
+        if raised is not None and raised.message == start and work.is_own(raised):
+            continue
+        span = (end - len(work.pasted.data[start:end].lstrip(AROUND)), end)
+        wanted = key(context.without_launcher(message))
+        # A message too short for one gram is like any record: a query may ask for those, a paste not.
+        like = work.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
+        within = [match for match in found if match.match_type == "pattern" and match.span[0] < end]
+        within = [match for match in within if start < match.span[1]]
+        sure = [match for match in within if match.score >= MATCH]
+        for group, score, said in like:
+            # What more of the text is taken from is likelier than a short message that is all there.
+            shorter = [match for match in within if work.weights[match.record_id] + LONGER <= said]
+            if any(match not in shorter for match in sure):
+                continue
+            if shorter and not beaten and _is_meant(wanted, group, said):
+                for match in shorter:
+                    if match not in sure or _is_part(work, match, group):
+                        beaten[match.record_id] = min(match.score, _MOST - STEP)
+                score = max(score, *(worth + STEP for worth in beaten.values()), 0.0)
+            if group.number in begins and begins[group.number].score <= score + CLEARLY:
+                del begins[group.number]
+            if score >= LEAST_LIKE and group.number not in begins:
+                likely.append(Likely(score, group, span, "similar words"))
+    likely += begins.values()
+    for at, match in enumerate(found):
+        if match.record_id in beaten:
+            found[at] = replace(match, score=round(beaten[match.record_id], 4))
+    return found + list(_told(work, found, _in_turn(likely, beaten.values())))
+
+
+def _is_meant(wanted: bytes, group: Group, said: int) -> bool:
+    """Whether most of a template is in a message, or most of a message is a template's beginning."""
+    return said >= LEAST_OF * group.weight or begun(wanted, group.keys) >= LEAST_OF * len(wanted)
+
+
+def _is_part(work: Work, match: Match, group: Group) -> bool:
+    """Whether a match that leaves some of its message is of words that a longer template has, too; a sentence
+    with its full stop is none.
+    """
+    found, words = work.groups[match.record_id], b"\x00".join(group.keys)
+    return not found.members[0].tail.endswith(b".") and all(literal in words for literal in found.keys)
+
+
+def _in_turn(likely: list[Likely], beaten: Iterable[float]) -> list[Likely]:
+    """Best first; of several guesses that are likelier than a complete message one comes before it."""
+    ranked = sorted(likely, key=lambda guess: -guess.score)
+    ceiling = min((worth for worth in beaten if worth >= POSSIBLE), default=1.0)
+    return [
+        guess if not at else guess._replace(score=min(guess.score, ceiling - STEP * at))
+        for at, guess in enumerate(ranked)
+    ]
+
+
+def _told(work: Work, found: Sequence[Match], likely: Iterable[Likely]) -> Iterator[Match]:
+    known = {name for match in found for name in (match.record_id, *match.siblings)}
+    for score, group, span, why in likely:
+        for member in distinct(group.within(work.scope)):
+            if member.entry.record_id not in known:
+                known.add(member.entry.record_id)
+                others = siblings(group, member)
+                yield work.match_of(member.entry, "fuzzy", score, span, (why,), siblings=others)
+
+
+def _begun(work: Work, known: Sequence[Match]) -> dict[int, Likely]:
+    """Templates of which a text has the beginning, be it that the rest was cut or that it is of a version
+    that says less.
+    """
+    pasted = work.pasted
+    if len(pasted.data) > BEGUN:
+        return {}
+    whole = Chunk(pasted.data, 0, len(pasted.data))
+    found: dict[int, Likely] = {}
+    for number, segment, place in islice(work.matcher.index.beginnings(whole.key), STARTS):
+        group = work.matcher.index.group(number)
+        said = begun(whole.key[place : place + LONGEST], group.keys[segment:])
+        start = whole.offset(place)
+        if said < ENOUGH or (not segment and not context.head(pasted, start).starts):
+            continue
+        better = (match for match in known if match.span[0] <= start < match.span[1])
+        if any(work.weights.get(match.record_id, 0) + LONGER > said for match in better):
+            continue
+        raised = raised_before(work.raised, start + 1)
+        if raised is not None and start <= raised.end and work.is_own(raised):
+            continue
+        score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, (said - SOME) / (2 * ENOUGH))
+        if number not in found or score > found[number].score:
+            span = (start, pasted.line_end(start))
+            found[number] = Likely(score, group, span, "begins as this message does")
+    return found
