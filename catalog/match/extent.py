@@ -208,6 +208,10 @@ def _message_end(pasted: Pasted, found: Found, quote: bytes, start: int, offset:
     for _ in range(last[len(last.rstrip()) :].count("\n")):
         if data[end : end + 1] == b"\n" and not data[offset:end].strip(_SPACE + b"\n"):
             end = pasted.line_end(end + 1)  # the value stands on a line of its own
+    # Nothing but a line break stands between two values: the last one is on a further line.
+    for _ in range("".join(member.template.segments[found.group.order[-1] + 1 : -1]).count("\n")):
+        if data[end : end + 1] == b"\n":
+            end = pasted.line_end(end + 1)
     for _ in range(MAX_LINES):
         follow = pasted.line_end(end + 1)
         line = data[end + 1 : follow]

@@ -241,6 +241,12 @@ def test_spans_are_places_in_the_text_as_pasted(matcher: Matcher, wrapped: bool)
             ["7", "{'a': 1}"],
         ),
         (
+            "Capture CPU graph failed: {e}\n{hint}",
+            "Exception",
+            "Exception: Capture CPU graph failed: {'a': 1}\npossible solutions: none",
+            ["{'a': 1}", "possible solutions: none"],
+        ),
+        (
             "{why}\nFailed to split the device into {count} groups.",
             "RuntimeError",
             "RuntimeError: too few SMs\nFailed to split the device into 3 groups.",
