@@ -75,6 +75,7 @@ def end(service: Service, job: str, limit: float = 120) -> dict[str, Any]:
     while True:
         status, answer = service.answers("GET", f"/api/diagnoses/{job}")
         if status != 202:
+            assert status == 200, (status, answer, service.log.read_text()[-2000:])
             assert [kind for kind, _ in service.steps(job)].count("done") == 1
             found: dict[str, Any] = answer
             return found
