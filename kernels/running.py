@@ -137,6 +137,8 @@ def compare(name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: 
     """Element-wise difference; equal NaNs agree, and 8-bit floats may differ by `step` neighbouring codes."""
     if actual.numel() == 0:
         return Comparison(name, 0.0, 0.0, 0, 0, actual.shape == expected.shape)
+    if _same_bytes(actual, expected):
+        return Comparison(name, 0.0, 0.0, 0, actual.numel(), True)
     a, b = _widened(actual), _widened(expected)
     same = (a == b) | (a.isnan() & b.isnan())
     difference = torch.where(same, torch.zeros_like(a), (a - b).abs())
@@ -158,6 +160,16 @@ def compare(name: str, actual: torch.Tensor, expected: torch.Tensor, tolerance: 
         a.numel(),
         mismatches == 0 or allowed,
     )
+
+
+def _same_bytes(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether nothing is left to measure, as it is most often; equal NaNs are equal bytes here."""
+    if (actual.shape, actual.dtype, actual.device) != (expected.shape, expected.dtype, expected.device):
+        return False
+    held, wanted = (
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (actual, expected)
+    )
+    return torch.equal(held, wanted)
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:

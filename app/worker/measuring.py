@@ -73,18 +73,23 @@ def measure(
     returned, milliseconds = watched(arguments, allocations=not cuda)
     written = runner.outputs(arguments, returned)
     fresh = build()
+    bad = {
+        name: count
+        for name, each in fresh.items()
+        if name not in operation.outputs and (count := _not_finite(each))
+    }
     with emulated(fresh):
         expected = runner.reference(fresh)
     remarks = [f"{count:,} elements of {name} were not written" for name, count in _missed(written, expected)]
-    inputs = {name: each for name, each in build().items() if name not in operation.outputs}
-    remarks += swallowed(inputs, written)
+    remarks += swallowed(bad, written)
     outputs = tuple(_output(runner, call, name, tensor, expected[name]) for name, tensor in written.items())
     return Measured(milliseconds, outputs, tuple(breaches), tuple(remarks))
 
 
-def swallowed(inputs: Mapping[str, Any], written: Mapping[str, torch.Tensor]) -> list[str]:
-    """A sentence where infinities or NaN went in and none came out: they were turned into numbers."""
-    bad = {name: count for name, each in inputs.items() if (count := _not_finite(each))}
+def swallowed(bad: Mapping[str, int], written: Mapping[str, torch.Tensor]) -> list[str]:
+    """A sentence where infinities or NaN went in, so many by argument, and none came out: they were turned
+    into numbers.
+    """
     if not bad or any(_not_finite(tensor) for tensor in written.values()):
         return []
     zeros = {name: count for name, each in written.items() if (count := _zeros(each))}

@@ -340,6 +340,7 @@ class _Gpu:
     """A pool with a worker on a GPU that is not here; of the jobs it is given only repairs may run."""
 
     exists = True
+    joins = False
     worker = Worker(Device("NVIDIA A100", "8.0", False), Environment())
 
     async def introduced(self) -> None:
