@@ -159,7 +159,7 @@ def unwritten(actual: torch.Tensor, expected: torch.Tensor) -> int:
         return 0
     size = actual.element_size()
     held, wanted = (
-        _codes(tensor.detach().to(actual.dtype)).reshape(-1, size) for tensor in (actual, expected)
+        row_major_bytes(tensor.detach().to(actual.dtype)).reshape(-1, size) for tensor in (actual, expected)
     )
     if held.device == wanted.device and torch.equal(held, wanted):
         return 0
@@ -167,7 +167,7 @@ def unwritten(actual: torch.Tensor, expected: torch.Tensor) -> int:
     return int((poisoned.to(wanted.device) & (wanted != POISON).any(dim=1)).sum())
 
 
-def _codes(tensor: torch.Tensor) -> torch.Tensor:
+def row_major_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor's elements in row-major order."""
     # A copy even of a dense one: dimensions of size 1 may carry any stride, which view() refuses.
     return tensor.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)
