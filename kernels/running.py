@@ -13,7 +13,7 @@ import torch
 
 from kernels.call import Call
 from kernels.dtypes import DType
-from kernels.guarding import guarded
+from kernels.guarding import guarded, row_major_bytes
 from kernels.live import torch_dtype
 from kernels.spec import TensorSpec
 from kernels.values import Arange, Full, Listed, Ones, Randint, Randn, Text, Values, Zeros, representable
@@ -166,9 +166,7 @@ def _same_bytes(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     """Whether nothing is left to measure, as it is most often; equal NaNs are equal bytes here."""
     if (actual.shape, actual.dtype, actual.device) != (expected.shape, expected.dtype, expected.device):
         return False
-    held, wanted = (
-        tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (actual, expected)
-    )
+    held, wanted = (row_major_bytes(tensor.detach()) for tensor in (actual, expected))
     return torch.equal(held, wanted)
 
 
