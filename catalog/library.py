@@ -232,11 +232,11 @@ class Library:
         hidden: dict[str, set[int]] = {}
         known: dict[str, set[int]] = {}
         for found in self.catalog.records:
-            known.setdefault(found.record.repo, set()).add(int(found.record.id, 16))
+            known.setdefault(found.record.repo, set()).add(_as_number(found.record.id))
         for number, snapshot in enumerate(self.snapshots):
             # Ids have their repository in them: those of another one are others.
             there = known.setdefault(snapshot.repo, set())
-            rows = [(int(identifier, 16), row) for identifier, row in snapshot.identifiers()]
+            rows = [(_as_number(identifier), row) for identifier, row in snapshot.identifiers()]
             hidden[snapshot.path.name] = {row for identifier, row in rows if identifier in there}
             hidden[snapshot.path.name] |= snapshot.hidden
             if any(other.repo == snapshot.repo for other in self.snapshots[number + 1 :]):
@@ -314,3 +314,11 @@ def _where(filters: Filters) -> tuple[str, list[str]]:
     elif filters.q and filters.q.strip():
         conditions.append("0")
     return " AND ".join(conditions), values
+
+
+def _as_number(identifier: str) -> int:
+    """An id in a fraction of a text's memory; what is none, in an edited snapshot, is nobody's."""
+    try:
+        return int(identifier, 16)
+    except ValueError:
+        return -1

@@ -128,9 +128,11 @@ def test_a_status_without_a_class_is_about_blank_and_keeps_its_headers(client: T
 
 
 def test_an_unknown_address_says_more_than_not_found(client: TestClient) -> None:
-    document = problem(client.get("/api/nothing%0A<here>"), 404)
+    document = problem(client.get("/api/nothing<here>"), 404)
     assert document["detail"] == "Nothing is served at this address."
-    assert document["instance"] == "/api/nothing%0A%3Chere%3E"
+    assert document["instance"] == "/api/nothing%3Chere%3E"
+    document = problem(client.get("/api/nothing%0A"), 404)
+    assert document["detail"] == "No address here holds a control character."
 
 
 def test_405_lists_the_methods_of_all_routes_of_the_address(client: TestClient) -> None:
