@@ -10,6 +10,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
+from kombu.exceptions import OperationalError
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
@@ -169,7 +170,7 @@ class ClusterPool:
 
         try:
             await run_in_threadpool(send)
-        except (self._celery.connection_for_write().connection_errors, OSError) as error:
+        except (OperationalError, RedisError, OSError) as error:
             raise PoolBusy("the broker cannot be reached") from error
 
     async def _outcome(self, answer: asyncio.Future[Outcome], queue: str) -> Outcome:

@@ -231,3 +231,18 @@ def test_a_broker_that_is_away_is_said() -> None:
         return made.exists
 
     assert asyncio.run(go()), "a run is refused for now, not for good"
+
+
+def test_a_broker_that_goes_away_while_a_run_is_handed_over_is_said(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look may be older than the outage: the run is sent all the same, and is nobody's mistake."""
+    join(redis, CPU)
+
+    async def body(made: ClusterPool) -> None:
+        gone = ClusterPool(Settings(run_timeout=5), "redis://127.0.0.1:9/0")
+        monkeypatch.setattr(made, "_celery", gone._celery)
+        with pytest.raises(PoolBusy, match="the broker cannot be reached"):
+            await made.run(JOB, CPU)
+
+    within(redis, body)
