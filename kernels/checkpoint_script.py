@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernels.dtypes import DType, Kind
-from kernels.expressions import literal, tensor
+from kernels.expressions import literal, sizes, tensor
 from kernels.rendering import WIDTH
 from kernels.spec import TensorSpec
 from kernels.values import Ones, Values, Zeros
@@ -229,9 +229,9 @@ def _turned(old: Header, new: Header) -> str:
         return _made(new)
     steps, doubt = _converted(before, after)
     if old.numel != new.numel:
-        steps += f"{'.reshape(())' * bool(old.shape)}.expand({_sizes(new)}).contiguous()"
+        steps += f"{'.reshape(())' * bool(old.shape)}.expand({sizes(new.shape)}).contiguous()"
     elif old.shape != new.shape:
-        steps += f".reshape({_sizes(new)})"
+        steps += f".reshape({sizes(new.shape)})"
     return f"{HERE} = {HERE}{steps}{doubt}"
 
 
@@ -248,10 +248,6 @@ def _converted(before: DType, after: DType) -> tuple[str, str]:
         return f".view(torch.{after})", doubt
     doubt = f"  # right only if {before.safetensors} numbers mean what {after.safetensors} ones do"
     return f".to(torch.{after})", "" if kinds == {Kind.FLOAT} else doubt
-
-
-def _sizes(header: Header) -> str:
-    return ", ".join(map(str, header.shape)) if header.shape else "()"
 
 
 def _told_exactly(text: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernels.dtypes import DType
-from kernels.spec import Shape, TensorSpec, row_major
+from kernels.expressions import sizes
+from kernels.spec import TensorSpec, row_major
 
 BYTES = (DType.U8, DType.I8)
 """Types as which the codes of 8-bit floats are kept: what is meant then are the bits."""
@@ -45,7 +46,7 @@ def _shaped(before: TensorSpec, after: TensorSpec) -> list[str]:
     if before.ndim == after.ndim == 2 and before.shape == after.shape[::-1] and 1 not in before.shape:
         dense = after.strides != before.strides[::-1]
         return [".t()", *([".contiguous()"] if dense else [])]
-    return [f".reshape({_written(after.shape)})"] if after.strides == row_major(after.shape) else []
+    return [f".reshape({sizes(after.shape)})"] if after.strides == row_major(after.shape) else []
 
 
 def _reshapes(steps: list[str]) -> bool:
@@ -59,7 +60,3 @@ def _laid_out(after: TensorSpec, steps: list[str]) -> bool:
 
 def _by_bits(before: DType, after: DType) -> bool:
     return before.bits == after.bits == 8 and (before in BYTES) != (after in BYTES)
-
-
-def _written(shape: Shape) -> str:
-    return ", ".join(map(str, shape)) if shape else "()"

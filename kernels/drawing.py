@@ -22,9 +22,8 @@ def drawn(call: Call) -> dict[str, tuple[float | int | bool, ...]]:
 
 
 def _is_drawn(tensor: TensorSpec) -> bool:
-    own = tensor.extent >= tensor.numel and 0 not in tensor.strides
     drawn = isinstance(tensor.values, (Randint, Randn)) and tensor.dtype.in_torch
-    return drawn and own and 0 < tensor.numel <= MOST_WRITTEN
+    return drawn and not tensor.shares_memory and 0 < tensor.numel <= MOST_WRITTEN
 
 
 def _elements(tensor: TensorSpec) -> tuple[float | int | bool, ...]:

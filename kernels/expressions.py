@@ -65,7 +65,7 @@ def tensor(spec: TensorSpec, values: Values | None = None, device: str = "cuda")
         return _view(spec, None, where)
     if isinstance(values, (Zeros, Ones, Full)):
         return _view(spec, values, where)
-    if spec.numel and (spec.extent < spec.numel or 0 in spec.strides):  # elements share memory, filled once
+    if spec.numel and spec.shares_memory:  # filled once
         if spec.offset == 0:
             return _view(spec, values, where)
         behind = f"torch.empty({spec.offset + spec.extent}, {where})[{spec.offset}:]"
@@ -83,7 +83,8 @@ def _placed(own: str, device: str) -> str:
     return device if not index or not device.startswith("cuda") else f"cuda:{index}"
 
 
-def _sizes(shape: Shape) -> str:
+def sizes(shape: Shape) -> str:
+    """Sizes as the arguments of a call that takes them one by one."""
     return ", ".join(map(str, shape)) if shape else "()"
 
 
@@ -93,14 +94,14 @@ def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str
         # what is described of exponents is their codes
         return f"{_dense(shape, DType.U8, values, f'dtype=torch.uint8, {device}')}.view(torch.{dtype})"
     cast = _clamped(dtype, values, shape) + ("" if dtype is DType.F32 else f".to(torch.{dtype})")
-    viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
+    viewed = "" if len(shape) == 1 else f".view({sizes(shape)})"
     match values:
         case None:
-            return f"torch.empty({_sizes(shape)}, {where})"
+            return f"torch.empty({sizes(shape)}, {where})"
         case Zeros():
-            return f"torch.zeros({_sizes(shape)}, {where})"
+            return f"torch.zeros({sizes(shape)}, {where})"
         case Ones():
-            return f"torch.ones({_sizes(shape)}, {where})"
+            return f"torch.ones({sizes(shape)}, {where})"
         case Full(value=value):
             [number], stated, converted = _stated([value], dtype)
             return f"torch.full({shape}, {number}, {stated}{device}){converted}"
@@ -116,7 +117,7 @@ def _dense(shape: Shape, dtype: DType, values: Values | None, where: str) -> str
             )
         case Randn(mean=mean, std=std):
             plain = (mean, std) == (0, 1)
-            drawn = f"torch.randn({_sizes(shape)}, {where if plain and dtype in DRAWN else device})"
+            drawn = f"torch.randn({sizes(shape)}, {where if plain and dtype in DRAWN else device})"
             if plain:
                 return drawn if dtype in DRAWN else drawn + cast
             scaled = f"{drawn} * {literal(representable(std))}"
@@ -195,7 +196,7 @@ def _view(spec: TensorSpec, values: Values | None, where: str) -> str:
         if strides == row_major(wider):
             return f"{buffer(*wider)}[..., {offset or ''}:{offset + shape[-1]}]"
     if strides == row_major(shape):
-        viewed = "" if len(shape) == 1 else f".view({_sizes(shape)})"
+        viewed = "" if len(shape) == 1 else f".view({sizes(shape)})"
         return f"{buffer(offset + spec.numel)}[{offset}:]{viewed}"
     narrow = tuple(1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True))
     if (
@@ -205,7 +206,7 @@ def _view(spec: TensorSpec, values: Values | None, where: str) -> str:
             wanted == stride or stride == 0 for wanted, stride in zip(row_major(narrow), strides, strict=True)
         )
     ):
-        return f"{buffer(*narrow)}.expand({_sizes(shape)})"
+        return f"{buffer(*narrow)}.expand({sizes(shape)})"
     if values is None and offset == 0:
         return f"torch.empty_strided({shape}, {strides}, {where})"
     return f"{buffer(offset + spec.extent)}.as_strided({shape}, {strides}, {offset})"

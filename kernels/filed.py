@@ -8,25 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernels.checkpoint import RESERVED, Checkpoint, Header
-from kernels.dtypes import DType
+from kernels.dtypes import DType, Kind
 from kernels.stored import FORMATS, stored
 from kernels.values import Full, Listed, Ones, Text, Zeros, as_whole
 
 LENGTH = 8
 """Bytes of a safetensors file that hold the length of its header."""
-
-INTEGERS = {
-    DType.BOOL: 8,
-    DType.U8: 8,
-    DType.I8: 8,
-    DType.U16: 16,
-    DType.I16: 16,
-    DType.U32: 32,
-    DType.I32: 32,
-    DType.U64: 64,
-    DType.I64: 64,
-}
-"""Bits of the types whose elements are written modulo a power of two."""
 
 REAL = {"C64": "F32"}
 """A complex type → that of its two parts; what is described is real."""
@@ -98,10 +85,10 @@ def element_bytes(tensor: Header) -> bytes | None:
         case _:
             return None
     dtype = DType.parse(tensor.dtype)
-    if dtype in INTEGERS:
-        size = INTEGERS[dtype] // 8
+    if dtype.kind in (Kind.INT, Kind.BOOL):
+        size = dtype.bits // 8
         numbers = map(bool, pattern) if dtype is DType.BOOL else map(as_whole, pattern)
-        packed = b"".join((number & ((1 << 8 * size) - 1)).to_bytes(size, "little") for number in numbers)
+        packed = b"".join((number & ((1 << dtype.bits) - 1)).to_bytes(size, "little") for number in numbers)
     elif (real := REAL.get(tensor.dtype, tensor.dtype)) in FORMATS:
         imaginary = b"" if real == tensor.dtype else bytes(DType.parse(real).bits // 8)
         packed = b"".join(struct.pack(FORMATS[real], stored(x, real)) + imaginary for x in pattern)

@@ -130,17 +130,19 @@ class Nearby:
         else:
             self._forms.move_to_end(key)
         if len(form.anchor) < len(self._plan):
-            form.seen += 1
-            if form.seen >= (FAR if form.anchor else BEFORE):
-                form.anchor, form.seen = anchored(self._plan, call), 0
+            self._count(form, call, FAR if form.anchor else BEFORE)
         return form
 
     def _settle(self, form: _Form, call: Call, evaluated: int) -> None:
         """Count a call that was far, and make it the anchor where many were."""
         if evaluated > self._most:
-            form.seen += 1
-            if form.seen >= FAR:
-                form.anchor, form.seen = anchored(self._plan, call), 0
+            self._count(form, call, FAR)
+
+    def _count(self, form: _Form, call: Call, most: int) -> None:
+        """Count a call that its form's anchor does not serve; the last of `most` is the next anchor."""
+        form.seen += 1
+        if form.seen >= most:
+            form.anchor, form.seen = anchored(self._plan, call), 0
 
 
 _NONE: Checks = frozenset()

@@ -79,9 +79,8 @@ def build_tensor(spec: TensorSpec, values: Values | None, device: str) -> torch.
     storage = guarded(spec.storage_bytes, device).view(dtype)
     tensor = storage.as_strided(spec.shape, spec.strides, storage.storage_offset() + spec.offset)
     if values is not None and spec.numel:
-        # Elements that share memory cannot all hold values of their own: the memory is filled once, in order.
-        shared = spec.extent < spec.numel or 0 in spec.strides
-        fill_tensor(storage[spec.offset :] if shared else tensor, values)
+        # Memory that elements share is filled once, in order.
+        fill_tensor(storage[spec.offset :] if spec.shares_memory else tensor, values)
     return tensor
 
 

@@ -106,6 +106,11 @@ class TensorSpec:
         return (self.offset + max(self.extent, strides)) * self.itemsize
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether elements of it lie in one place, so that they cannot all hold values of their own."""
+        return self.extent < self.numel or 0 in self.strides
+
+    @property
     def is_contiguous(self) -> bool:
         """torch's rule: row-major strides, where sizes of one may have any stride and empty tensors
         always are.

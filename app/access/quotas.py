@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Protocol, cast
@@ -159,11 +160,8 @@ class Quotas:
             raise Forbidden(f"The key {owner} is not one of this service any more.")
         if owner and self._most is not None and others >= self._most:
             raise Unavailable(f"{others} runs of the key {owner} are under way.", retry_after=1)
-        self.admit(caller)
-        if caller.gpu_seconds is None or not others:
-            return
-        left = caller.gpu_seconds - self._spent(owner, int(self._clock() // DAY))
-        if others * self._longest >= left:
+        left = self._left(caller)
+        if others and others * self._longest >= left:
             raise TooManyRequests(
                 f"Runs of the key {owner} that are under way may take the {left:.1f} seconds that are left "
                 "of its quota of today.",
@@ -172,8 +170,12 @@ class Quotas:
 
     def admit(self, caller: Caller) -> None:
         """Raise TooManyRequests where the caller's seconds of today are spent."""
+        self._left(caller)
+
+    def _left(self, caller: Caller) -> float:
+        """Seconds of today that the caller has left; TooManyRequests where there are none."""
         if caller.gpu_seconds is None:
-            return
+            return inf
         now = self._clock()
         spent = self._spent(caller.name, int(now // DAY))
         if spent >= caller.gpu_seconds:
@@ -182,6 +184,7 @@ class Quotas:
                 "today; level checks has no such limit.",
                 retry_after=DAY - now % DAY,
             )
+        return caller.gpu_seconds - spent
 
     def charge(self, owner: str, seconds: float) -> None:
         """Count what a run of `owner` (a caller's name) took; what cannot be written now is written with the

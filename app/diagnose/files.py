@@ -11,9 +11,10 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import schemas
+from app.diagnose.completing import complete
 from app.diagnose.components import INDEX, NoIndex, read_index, told_of
 from app.diagnose.questions import operation_named
-from app.diagnose.service import Diagnoser, Question, complete
+from app.diagnose.service import Diagnoser, Question
 from app.errors import Fault, InvalidRequest
 from app.http.bodies import load_json
 from kernels.checkpoint import Checkpoint, FaultyMembers, escaped

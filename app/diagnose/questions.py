@@ -10,7 +10,8 @@ from starlette.concurrency import run_in_threadpool
 
 from app.diagnose import schemas
 from app.diagnose.arguments import read_arguments
-from app.diagnose.service import Question, complete
+from app.diagnose.completing import complete
+from app.diagnose.service import Question
 from app.errors import Conflict, Fault, InvalidRequest, NotFound
 from app.http.bodies import invalid, load_json
 from catalog.store import Catalog

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 from asyncio import timeout
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib.metadata import version
 from time import monotonic
 from typing import Any, TypeVar
@@ -18,7 +17,6 @@ from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
 from app.diagnose.advice import advice
 from app.diagnose.answers import (
-    FITTED,
     compilations,
     device,
     disagreement,
@@ -42,7 +40,7 @@ from app.worker.messages import Environment, Job, Outcome, Worker, written_out
 from app.worker.pool import PoolBusy, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
-from kernels.call import Argument, Call, plain
+from kernels.call import Call
 from kernels.examining import Examination, unbroken
 from kernels.registry import Operation, operations
 from kernels.rendering import reproduction
@@ -412,40 +410,6 @@ def summaries(address: Callable[[str], str]) -> list[schemas.OperationSummary]:
         )
         for operation in operations().values()
     ]
-
-
-def complete(
-    operation: Operation, given: Mapping[str, Any], target: Target | None = None
-) -> tuple[Call, tuple[str, ...]]:
-    """A whole call from the arguments given, for the target, and a sentence for each that was not given."""
-    call = operation.fit(given if target is None else {**given, "target": target})
-    sentences = []
-    left = _left(operation.call)  # type: ignore[arg-type]
-    for parameter in operation.call.arguments():
-        if parameter.name in given:
-            continue
-        value = getattr(call, parameter.name)
-        if value is parameter.default and not parameter.required:
-            sentences.append(left[parameter.name])
-            continue
-        shown = _shown(parameter, value)
-        origin = FITTED if parameter.required or value != parameter.default else "its default"
-        sentences.append(f"{parameter.name} = {shown} ({origin})")
-    return call, tuple(sentences)
-
-
-@cache
-def _left(call: type[Call]) -> dict[str, str]:
-    """The sentence for each argument that is left to its default."""
-    return {
-        parameter.name: f"{parameter.name} = {_shown(parameter, parameter.default)} (its default)"
-        for parameter in call.arguments()
-        if not parameter.required
-    }
-
-
-def _shown(parameter: Argument, value: Any) -> str:
-    return str(value) if parameter.is_tensor and value is not None else repr(plain(value))
 
 
 def _buildable(call: Call) -> bool:

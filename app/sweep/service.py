@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from app.diagnose.completing import complete
 from app.diagnose.questions import read_call
 from app.diagnose.schemas import RaisedModel
-from app.diagnose.service import complete
 from app.errors import ContentTooLarge, Fault, InvalidRequest
 from app.http.bodies import invalid, load_json, pointer
 from app.sweep.axes import Axis, Wrong, clashes, read_axis

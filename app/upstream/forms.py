@@ -59,6 +59,6 @@ def _tensor(spec: TensorSpec, values: Values | None) -> dict[str, Any]:
         "dtype": spec.dtype.torch_name,
         "device": spec.device,
         "bytes": spec.storage_bytes,
-        "shared": spec.extent < spec.numel or 0 in spec.strides,
+        "shared": spec.shares_memory,
         "values": None if values is None else plain(values),
     }
