@@ -10,7 +10,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any
 
-from kombu.exceptions import OperationalError
+from celery.exceptions import OperationalError
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
