@@ -105,7 +105,7 @@ def _report(
     held = end - begin - first.solid
     extent = Extent(place, begin, len(text), ((begin, begin + held),), True)
     judged = _judged(extent, exception, members)
-    if judged[0][0].score < MATCH:
+    if not judged or judged[0][0].score < MATCH:
         return None
     # What is read exactly is rendered as it stands; no part of a harmless line is a secret.
     shown = redact if may_hold_secrets(message) else str

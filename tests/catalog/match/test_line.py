@@ -103,3 +103,10 @@ def test_what_it_echoes_is_redacted(value: str) -> None:
     assert report == matcher.match_any(text)
     assert (value in report.matches[0].rendered) is (value in report.matches[0].captures[0].value)
     assert (value in report.matches[0].rendered) is (value == "/models/a")
+
+
+def test_values_that_outweigh_the_words_are_left_to_the_other_way() -> None:
+    matcher = Matcher(_entries("{context} requires {name}"))
+    text = f"ValueError: {'a long story ' * 25}requires {'more of it ' * 15}x"
+    assert line.look_up(matcher, text, EVERYTHING) is None
+    assert not matcher.match(text).has_match
