@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import socket
@@ -96,6 +97,10 @@ def _jobs(folder: Path) -> Iterator[Finding]:
     """Whether the file of jobs and results, where there is one, can be read by this version."""
     path = folder / file_store.FILE
     if not path.exists():
+        return
+    if not os.access(path, os.W_OK):
+        detail = f"{path} cannot be written: jobs and results would be kept in memory only"
+        yield Finding("jobs", "broken", detail, f"give it to the service's user: chown, or chmod u+w {path}")
         return
     remedy = "restore a backup, or move the file away: the service begins a new one"
     try:

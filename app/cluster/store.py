@@ -111,6 +111,7 @@ class RedisStore:
         """`retention` in seconds. Redis need not be there yet."""
         self._redis: Any = connect(url)
         self._retention = max(1, int(retention))
+        self._answers = True
         scripts = (_ADD, _CLAIM, _RENEW, _RELEASE, _TOLD, _END)
         (self._add, self._claim, self._renew, self._release, self._told, self._end) = map(
             self._redis.register_script, scripts
@@ -120,17 +121,30 @@ class RedisStore:
         """Close the connections."""
         self._redis.close()
 
+    def trouble(self) -> str:
+        """Whether Redis did what it was last asked: a service asks for jobs all the time. Not its address."""
+        return "" if self._answers else "the broker does not answer: nothing is accepted until it does"
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisError as error:
+            self._answers = False
+            raise StoreUnavailable(str(error) or type(error).__name__) from error
+        self._answers = True
+
     def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
         """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
         facts: list[Any] = [most, job, owner, request, now, share, _job("")]
-        with _told():
+        with self._asking():
             return bool(self._add([OPEN, _job(job), _events(job)], facts))
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
         """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
         ago, of one owner's the one that has waited longest.
         """
-        with _told():
+        with self._asking():
             found = self._claim([OPEN, TURNS], [service, now, until, only, _job("")])
         if not found:
             return None
@@ -139,18 +153,18 @@ class RedisStore:
 
     def renew(self, service: str, jobs: Iterable[str], *, until: float) -> Mapping[str, bool]:
         """Hold jobs for longer: those still held, and whether each is to be cancelled."""
-        with _told():
+        with self._asking():
             answers = {job: self._renew([_job(job)], [service, until]) for job in jobs}
         return {job: answer == "1" for job, answer in answers.items() if answer is not None}
 
     def release(self, service: str, job: str) -> None:
         """Give a job back; this attempt does not count."""
-        with _told():
+        with self._asking():
             self._release([_job(job)], [service])
 
     def report(self, job: str, kind: str, data: Mapping[str, Any]) -> None:
         """Add an event; of a job that has ended, or that nobody knows, nothing is added."""
-        with _told():
+        with self._asking():
             self._told([_job(job), _events(job)], [kind, _dated(data)])
 
     def end(self, job: str, ending: Ending, *, now: float) -> bool:
@@ -172,18 +186,18 @@ class RedisStore:
             _dated(ending.told),
             self._retention,
         ]
-        with _told():
+        with self._asking():
             return bool(self._end(keys, [*facts, int(bool(ending.key)), owner]))
 
     def cancel(self, job: str) -> None:
         """Note that a job is to be cancelled."""
-        with _told():
+        with self._asking():
             if self._redis.zscore(OPEN, job) is not None:
                 self._redis.hset(_job(job), "cancelled", "1")
 
     def get(self, job: str, *, since: float) -> Kept | None:
         """A job; None where it is unknown or ended before `since`."""
-        with _told():
+        with self._asking():
             owner, status, code, body, ended = self._redis.hmget(
                 _job(job), ["owner", "status", "code", "body", "ended"]
             )
@@ -193,13 +207,13 @@ class RedisStore:
 
     def events(self, job: str, after: int) -> Sequence[Event]:
         """A job's events with higher numbers, in their order."""
-        with _told():
+        with self._asking():
             found = self._redis.lrange(_events(job), after, -1)
         return [Event(number, *json.loads(text)) for number, text in enumerate(found, start=after + 1)]
 
     def find(self, key: str, *, since: float) -> Answer | None:
         """The newest answer to an equal question."""
-        with _told():
+        with self._asking():
             job: Any = self._redis.get(_equal(key)) if key else None
             found: Any = (
                 self._redis.hmget(_job(job), ["body", "ended", "owner"]) if job else (None, None, None)
@@ -211,7 +225,7 @@ class RedisStore:
 
     def open(self) -> Mapping[str, int]:
         """How many jobs are queued, and how many are running."""
-        with _told(), self._redis.pipeline(transaction=False) as pipeline:
+        with self._asking(), self._redis.pipeline(transaction=False) as pipeline:
             for job in self._redis.zrange(OPEN, 0, -1):
                 pipeline.hget(_job(job), "status")
             found = Counter(pipeline.execute())
@@ -220,14 +234,6 @@ class RedisStore:
     def purge(self, before: float) -> int:
         """Nothing: Redis does it by itself."""
         return 0
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except RedisError as error:
-        raise StoreUnavailable(str(error) or type(error).__name__) from error
 
 
 def _dated(data: Mapping[str, Any]) -> str:

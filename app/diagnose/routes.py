@@ -255,6 +255,8 @@ def _open_jobs(jobs: Jobs) -> Mapping[str, int]:
 
 
 def _jobs_state(jobs: Jobs) -> Readiness:
+    if (trouble := jobs.store.trouble()) != "":
+        return Readiness(ready=False, required=False, detail=trouble)
     if jobs.store.durable:
         return Readiness(ready=True, required=False, detail="kept across restarts")
     return Readiness(ready=False, required=False, detail="kept in memory: the data folder cannot be written")

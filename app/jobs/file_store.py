@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,8 +50,11 @@ class FileStore:
         """`folder` None keeps everything in memory. Raises StoreUnavailable."""
         self._lock = Lock()
         self.durable = folder is not None
+        self._file = None if folder is None else folder / FILE
+        self._failed: sqlite3.Error | None = None
         try:
             file = ":memory:" if folder is None else str(private(folder, FILE))
+            self._opened = _inode(self._file)
             self._base = sqlite3.connect(file, timeout=BUSY, isolation_level=None, check_same_thread=False)
             # An accepted job outlives a power cut, not only the process: FULL is SQLite's default.
             self._base.execute("PRAGMA journal_mode=WAL")
@@ -67,20 +71,40 @@ class FileStore:
         with self._lock:
             self._base.close()
 
+    def trouble(self) -> str:
+        """Why what is accepted now may not outlive this process; empty where it does. Looks at the file, not
+        into it.
+        """
+        if self._file is None:
+            return ""
+        if (found := _inode(self._file)) != self._opened:
+            gone = "replaced" if found else "removed"
+            return f"{FILE} was {gone} while it was in use: what is kept is lost with the next restart"
+        for path in (self._file, self._file.parent):
+            if not os.access(path, os.W_OK):
+                return f"{path.name} cannot be written any more: after a restart nothing is kept"
+        return f"the last that came was not kept: {self._failed}" if self._failed else ""
+
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction that no other writer comes between."""
         with self._lock:
+            before = self._base.total_changes
             try:
                 self._base.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._base
                 except BaseException:
-                    self._base.execute("ROLLBACK")
+                    if self._base.in_transaction:  # SQLite has ended it itself where the disk is full
+                        self._base.execute("ROLLBACK")
                     raise
                 self._base.execute("COMMIT")
             except sqlite3.Error as error:
+                self._failed = error
                 raise StoreUnavailable(str(error)) from error
+            # A full disk lets transactions through that change nothing.
+            if self._base.total_changes != before or _waited(self._failed):
+                self._failed = None
 
     def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -221,6 +245,20 @@ class FileStore:
         with self._writing() as base:
             base.execute("DELETE FROM events WHERE job IN (SELECT id FROM jobs WHERE ended < ?)", (before,))
             return base.execute("DELETE FROM jobs WHERE ended < ?", (before,)).rowcount
+
+
+def _waited(error: sqlite3.Error | None) -> bool:
+    """Whether it was only that another process wrote for too long."""
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+
+
+def _inode(file: Path | None) -> tuple[int, int] | None:
+    """Which file this is, whatever its name; None where there is none."""
+    try:
+        found = file.stat() if file is not None else None
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found is not None else None
 
 
 def _report(base: sqlite3.Connection, job: str, kind: str, data: Mapping[str, Any]) -> None:

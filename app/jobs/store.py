@@ -113,6 +113,9 @@ class Store(Protocol):
     durable: bool
     """Whether jobs outlive this process."""
 
+    def trouble(self) -> str:
+        """Why what is accepted now may be lost, or nothing is; empty where all is well. Does not block."""
+
     def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
         """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
 

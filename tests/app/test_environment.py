@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from app.access.keys import digest_of, entry, new_key
 from app.host import Finding
 from app.jobs import file_store
 from app.settings import Settings
+from tests.app.nobody import as_nobody
 
 KEY = str(entry("ci", "diagnose", f"sha256-{digest_of(new_key())}"))
 
@@ -73,6 +75,20 @@ def test_a_disk_that_is_nearly_full_is_said(tmp_path: Path, monkeypatch: pytest.
 
 def test_without_jobs_nothing_is_said_of_them(tmp_path: Path) -> None:
     assert "jobs" not in {finding.name for finding in environment.findings(settings_of(tmp_path))}
+
+
+def test_a_file_of_jobs_that_the_service_may_not_write_is_named() -> None:
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o755)
+        data = Path(above) / "data"
+        file_store.FileStore(data).close()
+        data.chmod(0o777)
+        (data / file_store.FILE).chmod(0o444)
+        with as_nobody():
+            told = found("jobs", settings_of(data))
+    assert (told.state, told.required) == ("broken", True)
+    assert "cannot be written" in told.detail
+    assert told.remedy.startswith("give it to the service's user")
 
 
 def test_the_file_of_jobs_is_checked(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,29 @@ def test_a_broker_that_is_away_is_said() -> None:
         return made.exists
 
     assert asyncio.run(go()), "a run is refused for now, not for good"
+
+
+def test_a_broker_that_is_away_is_told_by_readyz_until_it_is_back(redis: RedisServer, tmp_path: Path) -> None:
+    def jobs(client: TestClient, ready: bool) -> str:
+        """What is said of them, once it is so: a replica asks the broker for jobs all the time."""
+        deadline = time.monotonic() + 20
+        while True:
+            answer = client.get("/readyz")
+            assert answer.status_code == 200, "look-ups and checks go on"
+            part = answer.json()["parts"]["jobs"]
+            if part["ready"] is ready:
+                return str(part["detail"])
+            assert time.monotonic() < deadline, part
+            time.sleep(0.1)
+
+    with TestClient(create_app(Settings(broker_url=redis.url, data=tmp_path))) as client:
+        assert jobs(client, ready=True) == "kept across restarts"
+        redis.stop()
+        try:
+            assert jobs(client, ready=False).startswith("the broker does not answer")
+        finally:
+            redis.start()
+        assert jobs(client, ready=True) == "kept across restarts"
 
 
 def test_a_broker_that_goes_away_while_a_run_is_handed_over_is_said(

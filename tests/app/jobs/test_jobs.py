@@ -313,6 +313,19 @@ def test_without_a_data_folder_jobs_are_kept_in_memory_and_that_is_said(tmp_path
         assert end(client, ask(client, {**REFUSED, "level": "checks"})).status_code == 200
 
 
+def test_a_store_that_was_deleted_under_the_service_is_said(checker: TestClient) -> None:
+    data: Path = checker.app.state.settings.data  # type: ignore[attr-defined]
+    kept = {"ready": True, "required": False, "detail": "kept across restarts"}
+    assert checker.get("/readyz").json()["parts"]["jobs"] == kept
+    (data / "jobs.sqlite").unlink()
+    told = checker.get("/readyz")
+    assert told.status_code == 200, "look-ups and checks go on"
+    jobs = told.json()["parts"]["jobs"]
+    assert jobs["ready"] is False
+    assert jobs["detail"].startswith("jobs.sqlite was removed while it was in use")
+    assert end(checker, ask(checker, {**REFUSED, "level": "checks"})).status_code == 200
+
+
 def test_one_key_does_not_take_every_stream(checker: TestClient) -> None:
     jobs = routes.jobs_of(checker)  # type: ignore[arg-type]
     with ExitStack() as streams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from app.jobs.file_store import FILE, FileStore
 from app.jobs.store import Claim, Ending, Kept, Status, Store, StoreUnavailable
+from tests.app.nobody import as_nobody
 from tests.app.redis_server import RedisServer, server
 
 DONE = Ending(Status.DONE, 200, '{"a":1}', "key", "passed")
@@ -234,6 +236,73 @@ def test_a_redis_that_is_not_there_is_said() -> None:
     store = RedisStore("redis://127.0.0.1:1/0", RETENTION)
     with pytest.raises(StoreUnavailable):
         store.open()
+    assert "the broker does not answer" in store.trouble()
+    assert "127.0.0.1" not in store.trouble(), "whoever asks /readyz need not know where it is"
+    store.close()
+
+
+def test_a_store_in_use_is_in_no_trouble(store: Store) -> None:
+    add(store, "a")
+    assert claim(store) is not None
+    store.end("a", DONE, now=NOW)
+    assert store.trouble() == ""
+
+
+@pytest.mark.parametrize("way", ["removed", "replaced"])
+def test_a_file_that_went_away_under_it_is_said(tmp_path: Path, way: str) -> None:
+    store = FileStore(tmp_path)
+    add(store, "a")
+    (tmp_path / FILE).unlink()
+    assert store.get("a", since=0) is not None, "it still answers"
+    if way == "replaced":
+        FileStore(tmp_path).close()
+    assert f"was {way} while it was in use" in store.trouble()
+    store.close()
+
+
+@pytest.mark.parametrize(("folder", "file", "named"), [(0o777, 0o444, FILE), (0o555, 0o666, "data")])
+def test_a_file_that_can_no_longer_be_written_is_said(folder: int, file: int, named: str) -> None:
+    with tempfile.TemporaryDirectory() as above:
+        Path(above).chmod(0o755)
+        data = Path(above) / "data"
+        store = FileStore(data)
+        data.chmod(folder)
+        (data / FILE).chmod(file)
+        with as_nobody():
+            assert store.trouble().startswith(f"{named} cannot be written any more")
+        data.chmod(0o777)
+        (data / FILE).chmod(0o666)
+        with as_nobody():
+            assert store.trouble() == ""
+        store.close()
+
+
+def test_a_full_disk_is_said_until_something_is_written_again(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    [(pages,)] = store._read("PRAGMA page_count")
+    store._read(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreUnavailable, match="full"):
+        store.add("a", "ann", "x" * 100_000, most=10, share=10, now=NOW)
+    assert claim(store) is None, "to change nothing is possible"
+    assert store.trouble() == "the last that came was not kept: database or disk is full"
+    store._read(f"PRAGMA max_page_count={pages + 1000}")
+    add(store, "a")
+    assert store.trouble() == ""
+    store.close()
+
+
+def test_a_lock_is_trouble_as_long_as_it_lasts(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    store._read("PRAGMA busy_timeout=1")
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        claim(store)
+    assert "locked" in store.trouble()
+    other.execute("ROLLBACK")
+    other.close()
+    assert claim(store) is None
+    assert store.trouble() == ""
     store.close()
 
 
