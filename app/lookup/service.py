@@ -15,13 +15,16 @@ from catalog.match import MATCH, POSSIBLE, Candidate, Capture, Match, Report, Si
 from catalog.match.causes import notice
 from catalog.match.gathering import Source, gathered
 from catalog.match.versions import meaning
-from catalog.scan.packages import normal
+from catalog.scan.packages import distribution_of, normal
 from catalog.snapshots.record import FromSource
 
 SEARCH_LIMIT: Final = 5
 MATCH_LIMIT: Final = 25
 MOST_OF_LOG: Final = 100
 """Matches of one log of several."""
+
+MOST_TO_INDEX: Final = 3
+"""Packages that are named as not indexed."""
 
 MOST_BEFORE: Final = 4096
 """Characters in front of a message that may tell of its call, such as the name of what did not compile."""
@@ -136,7 +139,7 @@ def _answer(
     return {
         "hasMatch": report.has_match,
         "rootCause": report.root_cause,
-        "notice": notice(report),
+        "notice": notice(report) or _to_index(known, report),
         "matches": [
             _match(known, found, before(found), packages, link, budget) | _origin(found, hosts)
             for found in report.matches
@@ -155,6 +158,22 @@ def _answer(
         "truncated": report.truncated,
         "datasetVersion": known.dataset_version,
     }
+
+
+def _to_index(known: Library, report: Report) -> str | None:
+    """What to index so that what was pasted may be found; None where something is, or nothing would help."""
+    if report.root_cause is not None:
+        return None
+    indexed = {snapshot.package for snapshot in known.snapshots}
+    raising = (missed.package for missed in report.unmatched if missed.role == "root-cause")
+    missing = {distribution_of(package): None for package in raising if package is not None}
+    names = [name for name in missing if name not in indexed][:MOST_TO_INDEX]
+    if not names:
+        return None
+    return (
+        f"Raised in what is not indexed here: `faultbook index {' '.join(names)}` adds its errors, "
+        "and this text can be looked up again."
+    )
 
 
 class Hosts:

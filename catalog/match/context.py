@@ -6,7 +6,8 @@ constant."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -17,14 +18,41 @@ FRAME_LINES: Final = 400
 FRAME_REACH: Final = 1 << 16
 CHAINS: Final = 500
 """Links of chained tracebacks looked at."""
+SENTENCES: Final = 20_000
+"""Sentences around exceptions that are known as such in one text."""
 HEADER: Final = b"Traceback (most recent call last)"
-_CHAIN: Final = re.compile(
-    rb"During handling of the above exception, another exception occurred"
-    rb"|The above exception was the direct cause of the following exception"
+
+
+def _sentences(*sentences: bytes) -> re.Pattern[bytes]:
+    """Any of some sentences, wherever a terminal or a logger has broken them between two words."""
+    return re.compile(
+        rb"|".join(rb"[\x00\x01\s]{1,64}".join(map(re.escape, each.split())) for each in sentences)
+    )
+
+
+_CHAINS: Final = (
+    b"During handling of the above exception, another exception occurred:",
+    b"The above exception was the direct cause of the following exception:",
 )
+_CHAIN: Final = _sentences(*_CHAINS)
+_AROUND: Final = _sentences(
+    *_CHAINS,
+    b"Exception Group Traceback (most recent call last):",
+    b"Traceback (most recent call last):",
+    b"Stack (most recent call last):",
+    b"terminate called after throwing an instance of",
+    b"terminate called without an active exception",
+    b"terminate called recursively",
+)
+_IN_AROUND: Final = (b"above", b"most recent", b"terminate")
 _SPACE: Final = b"\x00\x01 \t"
 _NAME: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_."
 _RAISED: Final = re.compile(rb"(?:E(?:rror|xception|xit)|OutOfResources|Interrupt|Expired)(?![\w.])")
+# What C++ prints of an exception that nobody caught, behind its class.
+_THROWN: Final = re.compile(
+    _RAISED.pattern + rb"|terminate called after throwing an instance of '(?P<thrown>[^'\n]{1,200})'"
+    rb"[\x00\x01\s]{1,400}what\(\):[\x00\x01 ]{0,8}"
+)
 _CLASS_BEFORE: Final = re.compile(
     rb"(?<![\w.])([A-Za-z_][\w.]{1,120}):[\x00\x01\s]{0,8}\Z|"
     rb"(?<![\w.])([A-Za-z_][\w.]{1,120})\([\"']\Z"
@@ -44,12 +72,14 @@ PROMISING: Final = (
     b"OutOfResources",
     b"Interrupt",
     b"Expired",
+    b"terminate called ",
 )
 _FRAME: Final = re.compile(
     rb"(\.(?:pyx?|cuh?|cc|cpp|hpp|h|rs))[\x00\x01]*+\"?(?:, line |:)(\d{1,7})(?![\d\]])"
     rb"(?:(?:,|:)? in ([\w.<>]{1,120}))?"
 )
 _LOCATION: Final = re.compile(rb"[^\s:]{1,400}:\d{1,7}: [\w.]{1,120}\Z")  # pytest's, below the message
+_INSTALLED: Final = re.compile(r"(?:site|dist)-packages/([A-Za-z_]\w{0,80})[/.]")
 _EXCEPTION_LINE: Final = re.compile(rb"[\w.]{1,160}(?:Error|Exception)(?::|\Z)")
 _AT: Final = re.compile(rb"([^\s:]{1,400}):(\d{1,7})")
 _LAUNCHER: Final = re.compile(rb"Failed at ([^\s:]{1,400}):(\d{1,7})(?: in [^\n]{0,400}?)?:\s{0,8}\Z")
@@ -103,10 +133,18 @@ def after_launcher(data: bytes, start: int, stop: int) -> int:
 def chain_markers(pasted: Pasted) -> Iterator[int]:
     """Offsets of the sentences between the blocks of a chained traceback."""
     for start, stop in pasted.regions:
-        if pasted.data.find(b"above exception", start, stop) < 0:
+        if pasted.data.find(b"above", start, stop) < 0:
             continue
         for found in islice(_CHAIN.finditer(pasted.data, start, stop), CHAINS):
             yield found.start()
+
+
+def around(pasted: Pasted) -> Iterator[tuple[int, int]]:
+    """Where the sentences stand that are printed around exceptions: no message, nor a part of one."""
+    for start, stop in pasted.regions:
+        if any(pasted.data.find(word, start, stop) >= 0 for word in _IN_AROUND):
+            for found in islice(_AROUND.finditer(pasted.data, start, stop), SENTENCES):
+                yield found.span()
 
 
 def tracebacks_between(pasted: Pasted, start: int, stop: int) -> int:
@@ -209,6 +247,19 @@ def frames_above(data: bytes, offset: int) -> list[Frame]:
     return frames
 
 
+def package_of(exception: str, frames: Sequence[Frame]) -> str | None:
+    """The importable name of the installed package that raised an exception, by its innermost frame, else by
+    the class's own module; None for a program of the user's own, or Python's.
+    """
+    if frames:
+        found = _INSTALLED.search(frames[0].path)
+        return found[1] if found is not None else None
+    if exception.startswith(("c10::", "at::", "torch::")):
+        return "torch"
+    module = exception.partition(".")[0] if "." in exception else ""
+    return module if module.islower() and module not in sys.stdlib_module_names else None
+
+
 def frames_below(data: bytes, offset: int) -> list[Frame]:
     """Frames printed after the message: pytest's location, or the traceback that its line announces."""
     first, *lines = data[offset : offset + REACH].split(b"\n")
@@ -268,11 +319,14 @@ def _name_before(data: bytes, end: int) -> bytes:
 
 
 def raised(pasted: Pasted, start: int, stop: int) -> Iterator[Raised]:
-    """The exceptions printed between two offsets: `SomeError: message`, `SomeError("message")`, or a bare
-    class."""
+    """The exceptions printed between two offsets: `SomeError: message`, `SomeError("message")`, a bare class,
+    or what ended a C++ program."""
     data = pasted.data
-    for found in _RAISED.finditer(data, start, stop):
+    for found in _THROWN.finditer(data, start, stop):
         end = found.end()
+        if (thrown := found["thrown"]) is not None:
+            yield Raised(thrown.decode("latin-1"), found.start(), end, pasted.line_end(end))
+            continue
         name = _name_before(data, end)
         begin = end - len(name)
         last = name.rpartition(b".")[2]

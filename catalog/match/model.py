@@ -132,7 +132,7 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Unmatched:
     """An exception that was pasted and belongs to no record; or a line without one that is known as what it
-    is, with no `exception`."""
+    is, with no `exception`. `package` is the importable name of what raised it, where the text tells."""
 
     line: int
     exception: str | None
@@ -145,6 +145,7 @@ class Unmatched:
     moment: Stamp | None = None
     files: tuple[str, ...] = ()
     known: Told | None = None
+    package: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

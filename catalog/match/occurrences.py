@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.match import context
-from catalog.match.clean import Pasted, key
+from catalog.match.clean import AROUND, Pasted, key
 from catalog.match.context import Raised
 from catalog.match.extent import REPEATED, Extent
-from catalog.match.origin import Origin, origin, time_above
+from catalog.match.origin import UNKNOWN, Origin, origin, time_above
 from catalog.match.prepared import GRAM
 from catalog.match.stamps import Stamp, earlier
 from catalog.match.wrapped import Wrapped
@@ -28,25 +28,41 @@ RANKED: Final = 4096
 
 @dataclass(slots=True)
 class Tally:
-    """How often something occurs in a text, on which ranks and hosts, and the earliest time it carries."""
+    """How often something occurs in a text, on which ranks and hosts, and the earliest time it carries.
 
-    count: int = 0
+    What another exception's message quotes is the one that its own rank, or no rank, reports itself.
+    """
+
     ranks: dict[int | str, None] = field(default_factory=dict)
     hosts: dict[str, None] = field(default_factory=dict)
     first: Stamp | None = None
     _object: Wrapped | None = None
+    _seen: int = 0
+    _reported: Counter[int | str | None] = field(default_factory=Counter)
+    _quoted: Counter[int | str | None] = field(default_factory=Counter)
 
-    def add(self, pasted: Pasted, start: int, end: int, known: Origin | None = None) -> None:
+    @property
+    def count(self) -> int:
+        reported = self._reported.total()
+        count = reported
+        for rank, quoted in self._quoted.items():
+            known = reported if rank is None else self._reported[rank] + self._reported[None]
+            count += max(0, quoted - known)
+        return max(count, len(self.ranks))
+
+    def add(
+        self, pasted: Pasted, start: int, end: int, known: Origin | None = None, *, quoted: bool = False
+    ) -> None:
         """One more, between two offsets; its origin, where that is known already."""
         around = pasted.wraps.at(start)
         if around is not None and around is self._object:
             return  # a logger's message and the traceback beside it are one report
         self._object = around
         repeated = REPEATED.match(pasted.data[end : end + 64].lstrip(b"\x00\x01 \t"))
-        self.count += 1 + (int(repeated[1]) if repeated else 0)
-        if self.count > RANKED:
-            return
-        found = known or origin(pasted, start)
+        self._seen += 1
+        found = UNKNOWN if self._seen > RANKED else known or origin(pasted, start)
+        counts = self._quoted if quoted else self._reported
+        counts[found.rank] += 1 + (int(repeated[1]) if repeated else 0)
         if found.rank is not None:
             self.ranks[found.rank] = None
         if found.host is not None:
@@ -86,13 +102,15 @@ class Occurrence:
     spans: list[tuple[int, int]] = field(default_factory=list)
 
 
-def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence], bool]:
+def together(
+    pasted: Pasted, places: Iterable[Extent], raised: Sequence[Raised] = ()
+) -> tuple[list[Occurrence], bool]:
     """Equal messages as one, and whether some were left out; a traceback's source lines are no messages."""
     occurrences: dict[tuple[int, bool, bytes], Occurrence] = {}
     variants: Counter[tuple[int, bool]] = Counter()
     whose: dict[tuple[int, bool, str], tuple[int, bool, bytes]] = {}
     """The messages by their text without the rank that prints it."""
-    for place, wraps in outermost(places):
+    for place, wraps, inside in outermost(places):
         kind = (place.found.group.number, context.in_source(pasted, place.start))
         identity = (*kind, key(pasted.data[place.start : place.end]))
         whence = origin(pasted, place.start) if identity not in occurrences else None
@@ -107,34 +125,48 @@ def together(pasted: Pasted, places: Iterable[Extent]) -> tuple[list[Occurrence]
         occurrence = occurrences[identity]
         occurrence.wraps = occurrence.wraps or wraps
         occurrence.spans.append((place.start, place.end))
-        occurrence.tally.add(pasted, place.start, place.end, whence)
-    raised = [
+        quoted = inside or _is_quoted(pasted, raised, place.start)
+        occurrence.tally.add(pasted, place.start, place.end, whence, quoted=quoted)
+    told = [
         occurrence
         for (group, source, _), occurrence in occurrences.items()
         if not source or (group, False) not in variants
     ]
-    return raised, any(count > VARIANTS for count in variants.values())
+    return told, any(count > VARIANTS for count in variants.values())
 
 
-def outermost(places: Iterable[Extent]) -> Iterator[tuple[Extent, bool]]:
+def _is_quoted(pasted: Pasted, raised: Sequence[Raised], start: int) -> bool:
+    """Whether what starts at an offset stands behind other words of an exception's message."""
+    at = bisect_right(raised, start, key=lambda known: known.start) - 1
+    if at < 0 or not raised[at].message <= start <= raised[at].end:
+        return False
+    if at and raised[at - 1].end >= start:
+        return True  # an exception inside another one's message
+    words = pasted.data[context.after_launcher(pasted.data, raised[at].message, start) : start]
+    return bool(words.strip(AROUND + b"\"'`(["))
+
+
+def outermost(places: Iterable[Extent]) -> Iterator[tuple[Extent, bool, bool]]:
     """The messages in order, without those that only look like one inside a longer one's own words.
 
-    A message inside a value of another stays; the other then only wraps it (the flag).
+    A message inside a value of another stays; the other then only wraps it (the flag), and quotes it (the
+    second flag, of the message inside).
     """
-    kept: list[tuple[Extent, bool]] = []
+    kept: list[tuple[Extent, bool, bool]] = []
     active: list[int] = []
     beaten: set[int] = set()
     for place in sorted(places, key=lambda place: (place.start, -place.end)):
         active = [number for number in active if kept[number][0].end > place.start]
         weight = place.found.group.weight
-        lost = False
+        lost = inside = False
         for number in list(active):
-            other, _ = kept[number]
+            other, _, within = kept[number]
             if other.holds(place):
                 if place.found.group.weight < SAYING:
                     lost = True  # a word or two that some other message consists of
                 else:
-                    kept[number] = (other, True)
+                    kept[number] = (other, True, within)
+                    inside = True
             elif other.found.group.weight > weight or other.found.group is place.found.group:
                 lost = True
             elif other.found.group.weight < weight:
@@ -142,8 +174,8 @@ def outermost(places: Iterable[Extent]) -> Iterator[tuple[Extent, bool]]:
                 active.remove(number)
         if not lost:
             active.append(len(kept))
-            kept.append((place, False))
-    return (pair for number, pair in enumerate(kept) if number not in beaten)
+            kept.append((place, False, inside))
+    return (found for number, found in enumerate(kept) if number not in beaten)
 
 
 def mark_wrappers(pasted: Pasted, occurrences: Sequence[Occurrence], raised: Sequence[Raised]) -> None:

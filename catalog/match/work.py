@@ -6,7 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from catalog.match import context
@@ -83,6 +83,8 @@ class Work:
         self.groups: dict[str, Group] = {}
         """The templates found, by record."""
         self.raised = list(self._exceptions())
+        self._around = list(context.around(pasted))
+        """Sentences around exceptions, in order: no message is in them."""
 
     def _exceptions(self) -> Iterator[Raised]:
         lines = Lines(self.pasted)
@@ -101,7 +103,7 @@ class Work:
 
     def patterns(self) -> list[Match]:
         """Matches of complete messages, each record and set of values once."""
-        occurrences, cut = together(self.pasted, self._extents())
+        occurrences, cut = together(self.pasted, self._extents(), self.raised)
         self.truncated = self.truncated or cut
         mark_wrappers(self.pasted, occurrences, self.raised)
         return [match for occurrence in occurrences for match in self._judged(occurrence)]
@@ -113,7 +115,7 @@ class Work:
             for found in self.matcher.index.find(chunk.key, tried):
                 if lines.are_full(found.group.number, start := chunk.offset(found.places[0][0])):
                     self.truncated = True
-                elif not (self.raised and self._is_class(start, chunk.offset(found.places[-1][1] - 1))):
+                elif not self._is_no_message(start, chunk.offset(found.places[-1][1] - 1)):
                     place = extent(self.pasted, chunk, found)
                     if place is not None and place.start < until:
                         yield place
@@ -124,15 +126,25 @@ class Work:
                 if (place := extent(self.pasted, chunk, found)) is not None and place.end <= stop:
                     yield place
 
-    def _is_class(self, first: int, last: int) -> bool:
-        """Whether all that was found of a template is in the name of an exception's class."""
-        raised = raised_before(self.raised, first + 1)
+    def _is_no_message(self, first: int, last: int) -> bool:
+        """Whether all that was found of a template is in the name of an exception's class, or in a sentence
+        around one.
+        """
+        if self._around:
+            at = bisect_right(self._around, (first, len(self.pasted.data)))
+            if at and last < self._around[at - 1][1]:
+                return True
+        raised = raised_before(self.raised, first + 1) if self.raised else None
         return raised is not None and last < raised.message
 
     def messages(self) -> list[tuple[int, int]]:
-        """Whole messages, each once: those of exceptions, or a short text that has no exception in it."""
+        """Whole messages, each once: those of exceptions, or a short text that has no exception in it,
+        without the sentences that stand around exceptions.
+        """
         if not self.raised and len(self.pasted.data) <= SHORT:
-            return [(0, len(self.pasted.data))]
+            bounds = [0, *chain.from_iterable(self._around), len(self.pasted.data)]
+            stretches = zip(bounds[::2], bounds[1::2], strict=True)
+            return [place for place in stretches if key(self.pasted.data[slice(*place)])]
         distinct: dict[bytes, tuple[int, int]] = {}
         for raised in self.raised:
             distinct.setdefault(self.pasted.data[raised.message : raised.end], (raised.message, raised.end))
@@ -307,6 +319,10 @@ class Work:
         message = self.pasted.shown(raised.message, stop).strip()
         explained = known_in(message)
         secondary = explained is not None and explained.secondary
+        package = None
+        if explained is None and raised.exception and not self.is_own(raised):
+            frames = context.frames_above(self.pasted.data, raised.start)
+            package = context.package_of(raised.exception, frames)
         return Unmatched(
             self.pasted.line_of(raised.start),
             raised.exception or None,
@@ -314,6 +330,7 @@ class Work:
             "secondary" if secondary else role_of(message, raised.exception),
             **tally.told(self.pasted, raised.start),
             known=explained.told if explained is not None else None,
+            package=package,
         )
 
 

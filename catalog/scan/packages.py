@@ -94,6 +94,13 @@ UPSTREAM: Final = {
     "ray": Upstream("ray-project/ray", (("ray/", "python/ray/"),)),
 }
 
+_CALLED: Final = {
+    "flashinfer": "flashinfer-python",
+    "optimum": "optimum-quanto",
+    "tvm_ffi": "apache-tvm-ffi",
+}
+"""Importable names of the packages above that are installed under another."""
+
 VERSION: Final = re.compile(r"[\w.!+-]{1,100}", re.ASCII)
 """What a version is written with."""
 
@@ -106,6 +113,11 @@ _REPO: Final = re.compile(r"[\w.-]{1,100}/[\w.-]{1,100}", re.ASCII)
 def normal(name: str) -> str:
     """A distribution's name as indexes compare it."""
     return str(canonicalize_name(name.strip()))
+
+
+def distribution_of(module: str) -> str:
+    """The name that a package is installed under, of the name that it is imported by."""
+    return _CALLED.get(module) or normal(module)
 
 
 def pinned(text: str) -> tuple[str, str]:

@@ -360,3 +360,25 @@ def test_whatever_a_message_prints_is_answered(found: Any, data: st.DataObject) 
     for item in match_text(f"{found.record.error_class}: {text}")["matches"]:
         if item["spec"] is not None:
             parse_question(json_bytes(item["spec"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (
+            "terminate called after throwing an instance of 'c10::Error'\n  what():  nobody knows this",
+            "torch",
+        ),
+        ("flashinfer.jit.SomeError: nobody knows this", "flashinfer-python"),
+        ("acme.SomeError: nobody\nother.OtherError: knows", "acme other"),
+    ],
+)
+def test_what_is_not_indexed_is_named(text: str, named: str) -> None:
+    assert f"`faultbook index {named}`" in match_text(text)["notice"]
+
+
+@pytest.mark.parametrize(
+    "text", [PRINTED, "ValueError: nobody knows this", "torch.OutOfMemoryError: CUDA out of memory."]
+)
+def test_where_indexing_would_not_help_none_is_asked_for(text: str) -> None:
+    assert match_text(text)["notice"] is None

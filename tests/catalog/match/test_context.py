@@ -313,6 +313,83 @@ def test_a_message_inside_another_s_value_is_the_cause(matcher: Matcher) -> None
     assert report.root_cause == 0
 
 
+@pytest.mark.parametrize(
+    "words",
+    [CAUSE, DURING, CAUSE.replace(" cause", "\ncause"), "Traceback (most recent call last):"],
+)
+def test_what_python_prints_around_exceptions_is_no_message(words: str) -> None:
+    """Nor is it like one, nor has it a part of one."""
+    site = Site("a/b.py", "f", (3,), "ValueError")
+    near = [
+        entry("exception", "following exception: {e}", site),
+        entry("cause", "{module} was the direct cause of the failure: {e}", site),
+        entry("during", "During handling of the above request an exception occurred: {e}", site),
+    ]
+    report = Matcher(near).match(f"{words}\n")
+    assert (report.matches, report.unmatched) == ((), ())
+
+
+def test_a_message_that_goes_on_behind_such_words_is_one() -> None:
+    site = Site("a/b.py", "f", (3,), "ValueError")
+    known = entry(
+        "failed", "The above exception was the direct cause of the following exception: no {what}", site
+    )
+    assert Matcher([known]).match(f"{CAUSE} no memory").has_match
+
+
+@pytest.mark.parametrize("wrapper", ["convrot_int8 backend jit is unavailable: ", "my engine failed: "])
+def test_a_cause_that_its_wrapper_quotes_is_counted_once(matcher: Matcher, wrapper: str) -> None:
+    cause = "Unsupported output_s dtype torch.uint8"
+    text = _chain(CAUSE, f"ValueError: {cause}", f"RuntimeError: {wrapper}{cause}")
+    [found] = [match for match in matcher.match(text).matches if match.record_id == OUTPUT_S]
+    assert (found.count, found.role) == (1, "root-cause")
+    ranks = "".join(f"[rank{rank}]: {line}\n" for rank in (0, 1) for line in text.splitlines())
+    [found] = [match for match in matcher.match(ranks).matches if match.record_id == OUTPUT_S]
+    assert (found.count, found.ranks) == (2, (0, 1))
+    [found] = [match for match in matcher.match(text * 3).matches if match.record_id == OUTPUT_S]
+    assert found.count == 3
+
+
+def test_a_cause_that_only_its_wrapper_tells_counts(matcher: Matcher) -> None:
+    said = "RuntimeError: my engine failed: ValueError: Unsupported output_s dtype torch.uint8"
+    assert matcher.match(said).matches[0].count == 1
+    ranks = "\n".join(f"[rank{rank}]: {said}" for rank in range(4))
+    assert matcher.match(ranks).matches[0].count == 4
+
+
+def test_what_ended_a_c_plus_plus_program_is_an_exception(matcher: Matcher) -> None:
+    ended = "terminate called after throwing an instance of 'c10::Error'\n  what():  "
+    [missed] = matcher.match(f"start\n{ended}Trying to do what nobody knows\nframe #0: c10::Error").unmatched
+    assert (missed.exception, missed.message, missed.line) == (
+        "c10::Error",
+        "Trying to do what nobody knows",
+        2,
+    )
+    assert missed.package == "torch"
+    report = matcher.match(f"{ended}kv_scales must be fp32, got torch.bfloat16")
+    assert [match.record_id for match in report.matches] == ["3018da578aab5d5a"]
+    assert report.unmatched == ()
+
+
+@pytest.mark.parametrize(
+    ("error", "package"),
+    [
+        ("vllm.v1.engine.exceptions.SomeError: no", "vllm"),
+        (
+            '  File "/opt/lib/site-packages/torchao/ops.py", line 3, in f\n    g()\nValueError: no',
+            "torchao",
+        ),
+        ('  File "/home/me/train.py", line 3, in f\n    g()\nacme.SomeError: no', None),
+        ("json.decoder.JSONDecodeError: no", None),
+        ("ValueError: no", None),
+        ("acme.Thing.SomeError: 'NoneType' object", "acme"),
+    ],
+)
+def test_whose_an_exception_without_a_record_is(matcher: Matcher, error: str, package: str | None) -> None:
+    [missed] = matcher.match(f"Traceback (most recent call last):\n{error}").unmatched
+    assert missed.package == package
+
+
 def test_of_separate_errors_the_first_in_the_log_is_the_cause(matcher: Matcher) -> None:
     report = matcher.match(
         "ERROR: Unsupported output_s dtype torch.uint8\nINFO: shutting down\n"

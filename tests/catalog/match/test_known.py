@@ -81,6 +81,12 @@ WATCHDOG = (
             "safetensors-header",
             "",
         ),
+        ("terminate called after throwing an instance of 'c10::Error'", "cpp-exception", ""),
+        ("Fatal Python error: Segmentation fault", "segmentation-fault", ""),
+        ("Aborted (core dumped)", "aborted", "secondary"),
+        ("ImportError: /x/_C.abi3.so: undefined symbol: _ZN3c105ErrorC2E", "undefined-symbol", ""),
+        ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "shared-library", ""),
+        ("[ 9.1] NVRM: Xid (PCI:0000:04:00): 31, pid=7, name=python, MMU Fault", "gpu-xid", ""),
     ],
 )
 def test_what_it_is(matcher: Matcher, text: str, name: str, role: str) -> None:
