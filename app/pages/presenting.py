@@ -11,6 +11,7 @@ from fastapi import Request, Response
 from app.http.caching import Representation
 from app.lookup.origins import origins, place
 from app.lookup.service import page_of
+from app.pages.notes import rendered
 from app.pages.rendering import render
 from catalog.current import library
 from catalog.markdown import title
@@ -88,6 +89,7 @@ def _lines(value: Any, indent: str, width: int) -> Iterator[str]:
 _TOOLS: Mapping[str, Any] = {
     "has_kernel": has_kernel,
     "inline": inline,
+    "note_html": rendered,
     "origins": origins,
     "place": place,
     "pretty": pretty,
