@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,8 @@ from catalog.scan.source import printable
 PYTHON: Final = (".py",)
 CPP: Final = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".hip")
 SUFFIXES: Final = (*PYTHON, *CPP)
+SOURCES: Final = "src/"
+"""Where a repository may have its packages."""
 LARGEST: Final = 8 << 20
 """Bytes of a file that is scanned; a larger one is generated data, and is reported."""
 
@@ -47,8 +49,30 @@ class Listing:
     unreadable: tuple[Unreadable, ...] = ()
 
 
-def listing(upstream: Upstream | None, found: Iterable[tuple[str, Path | bytes | Unreadable]]) -> Listing:
-    """Put files, by the path that they are installed at, where they lie in the repository.
+Found = tuple[str, Path | bytes | Unreadable]
+
+
+def as_installed(found: Iterable[Found]) -> Iterator[Found]:
+    """The files of a source tree whose repository's layout is not known, as its wheel has them.
+
+    A wheel does not tell whether its packages lie in `src/`: without it in both, one place has one id. What
+    is no part of a Python package keeps its path.
+    """
+    files = list(found)
+    taken = {path for path, _ in files}
+    inside = [path.removeprefix(SOURCES) for path, _ in files if path.startswith(SOURCES)]
+    packages = {path.partition("/")[0] for path in inside if path.endswith(PYTHON)}
+    if "__init__.py" in packages:  # a package that is called so
+        packages.clear()
+    for path, content in files:
+        bare = path.removeprefix(SOURCES)
+        moved = bare not in taken and bare.partition("/")[0] in packages
+        yield bare if moved else path, content
+
+
+def listing(upstream: Upstream | None, found: Iterable[Found]) -> Listing:
+    """Put files, by the path that they are installed at, where they lie in the repository; without an
+    upstream they lie there already.
 
     What is moved may fall on another's place: it then keeps its own. None of them is lost without a word.
     """

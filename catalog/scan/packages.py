@@ -140,6 +140,11 @@ def upstream_of(name: str, addresses: Iterable[str] = ()) -> Upstream:
     return Upstream(normal(name))
 
 
+def is_known(upstream: Upstream) -> bool:
+    """Whether the layout of a repository is known."""
+    return upstream in UPSTREAM.values()
+
+
 def fork_of(repo: str) -> Upstream:
     """A repository named by hand; installed paths are those that the package of that name has in it.
 

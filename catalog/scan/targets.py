@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
@@ -20,9 +20,18 @@ from typing import Any, Final
 
 from catalog.scan.archives import archived
 from catalog.scan.folders import digest, stated, walked
-from catalog.scan.listing import SUFFIXES, Listed, Listing, NoTarget, TargetError, listing
+from catalog.scan.listing import (
+    SUFFIXES,
+    Found,
+    Listed,
+    Listing,
+    NoTarget,
+    TargetError,
+    as_installed,
+    listing,
+)
 from catalog.scan.model import Unreadable
-from catalog.scan.packages import VERSION, Upstream, fork_of, normal, upstream_of
+from catalog.scan.packages import VERSION, Upstream, fork_of, is_known, normal, upstream_of
 from catalog.scan.source import printable
 
 FETCH_SECONDS: Final = 1800
@@ -120,7 +129,7 @@ def _distribution(found: Distribution, repository: Upstream | None) -> Target:
 def _folder(path: Path, repository: Upstream | None) -> Target:
     name, version = stated(path)
     upstream = repository or upstream_of(name)
-    files = listing(upstream, walked(path))
+    files = listing(upstream, _laid_out(upstream, walked(path)))
     version = version or digest(
         (item.path, item.content) for item in files.files if isinstance(item.content, Path)
     )
@@ -135,8 +144,14 @@ def _archive(path: Path, repository: Upstream | None) -> Target:
         files = listing(upstream, sources)
     else:
         # A source archive has everything in one folder, which is the repository's root.
-        files = listing(None, ((name.partition("/")[2] or name, data) for name, data in sources))
+        found = ((name.partition("/")[2] or name, data) for name, data in sources)
+        files = listing(None, _laid_out(upstream, found))
     return _target(name, version, upstream, summary, files, "no Python or C++ sources in it")
+
+
+def _laid_out(upstream: Upstream, found: Iterable[Found]) -> Iterable[Found]:
+    """A source tree's files at their paths in the repository where those are known, else as installed."""
+    return found if is_known(upstream) else as_installed(found)
 
 
 def _target(name: str, version: str, upstream: Upstream, summary: str, files: Listing, empty: str) -> Target:

@@ -57,8 +57,38 @@ def test_a_source_archive_is_relative_to_its_only_folder(tmp_path: Path) -> None
         archive.add(tmp_path / "a.py", "thing-2/src/thing/a.py")
         archive.add(tmp_path / "PKG-INFO", "thing-2/PKG-INFO")
     with resolved(str(path)) as target:
-        assert [item.path for item in target.files] == ["src/thing/a.py"]
+        assert [item.path for item in target.files] == ["thing/a.py"]
         assert target.version == "2"
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "paths"),
+    [
+        ("thing", ["src/thing/a.py", "src/one.py", "tests/t.py"], ["one.py", "tests/t.py", "thing/a.py"]),
+        ("thing", ["src/thing/a.py", "src/core/b.cu"], ["src/core/b.cu", "thing/a.py"]),
+        ("thing", ["src/thing/a.py", "thing/a.py"], ["src/thing/a.py", "thing/a.py"]),
+        ("thing", ["src/__init__.py", "src/a.py"], ["src/__init__.py", "src/a.py"]),
+        ("transformers", ["src/transformers/a.py"], ["src/transformers/a.py"]),
+    ],
+)
+def test_sources_and_wheel_of_a_package_have_the_same_paths(
+    tmp_path: Path, name: str, files: list[str], paths: list[str]
+) -> None:
+    """Its repository's where that is known, else those that it is installed at: one place, one id."""
+    path = tmp_path / f"{name}-2.tar.gz"
+    (tmp_path / "PKG-INFO").write_text(f"Name: {name}\nVersion: 2\n")
+    root = tmp_path / "checkout"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(tmp_path / "PKG-INFO", f"{name}-2/PKG-INFO")
+        for file in files:
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(RAISES)
+            archive.add(root / file, f"{name}-2/{file}")
+    (root / "pyproject.toml").write_text(f"[project]\nname = '{name}'\nversion = '2'\n")
+    for target in (path, root):
+        with resolved(str(target)) as found:
+            assert sorted(item.path for item in found.files) == paths
+            assert found.unreadable == ()
 
 
 def test_a_folder_may_be_a_fork(tmp_path: Path) -> None:
