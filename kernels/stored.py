@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from math import copysign, inf, nan
 
 from kernels.checkpoint import Header
-from kernels.values import Listed, bounds
+from kernels.values import Listed, as_whole, bounds
 
 FORMATS = {"F16": "<e", "F32": "<f", "F64": "<d"}
 """Types that Python packs itself; bfloat16 is the upper half of float32."""
 
 ROUNDED = ("BF16", *FORMATS)
+
+MOST_ROWS = 4096
+"""Rows that a repeated list of scales is matched with."""
 
 
 def proved(header: Header | None) -> Iterator[tuple[float, float]]:
@@ -28,6 +31,38 @@ def proved(header: Header | None) -> Iterator[tuple[float, float]]:
         described = iter(bounds(header.values, header.shape) or ())
     for value in map(_float, described):
         yield value, stored(value, header.dtype)
+
+
+def proved_rows(scale: Header | None) -> Iterator[tuple[Sequence[int | None], float, float]]:
+    """(rows, described, stored) of each scale that the description proves, one a row: the rows that have it,
+    of a list that repeats those within MOST_ROWS; (None,) where it is not known which have it.
+    """
+    found = list(proved(scale))
+    listed = scale is not None and isinstance(scale.values, Listed)
+    for place, (described, held) in enumerate(found):
+        last = min(scale.numel, max(len(found), MOST_ROWS)) if scale is not None else 0
+        yield range(place, last, len(found)) if listed else (None,), described, held
+
+
+def largest_code(codes: Header | None, unknown: int) -> Callable[[int | None], int]:
+    """Row of a whole-numbered matrix, None for all of it → largest magnitude described there, `unknown` where
+    that is left open.
+    """
+    if codes is None or codes.values is None or not codes.numel:
+        return lambda row: unknown
+    extremes = bounds(codes.values, codes.shape) or (0, 0)
+    of_all = max(abs(as_whole(extreme)) for extreme in extremes)
+    if not isinstance(codes.values, Listed) or len(codes.shape) != 2:
+        return lambda row: of_all
+    width, held = codes.shape[1], [abs(as_whole(code)) for code in codes.values.flat()] or [0]
+
+    def of_row(row: int | None) -> int:
+        if row is None or width >= len(held):
+            return of_all
+        start = row * width % len(held)
+        return max(held[start : start + width] + held[: max(0, start + width - len(held))])
+
+    return of_row
 
 
 def stored(value: float, dtype: str) -> float:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Self
 
-from kernels.checking import Severity, aside
+from kernels.checking import Fix, Severity, aside
 from kernels.checkpoint import Header
-from kernels.comfy_checkpoint.beyond_checks import BeyondCheck
+from kernels.comfy_checkpoint.beyond_checks import ACTIVATIONS, BeyondCheck
+from kernels.comfy_checkpoint.build_checks import FULL_PRECISION
 from kernels.comfy_checkpoint.layers import Layer
-from kernels.comfy_checkpoint.markers import INSPECTED, NVFP4
+from kernels.comfy_checkpoint.markers import FP8, INSPECTED, INT8, NVFP4
 from kernels.comfy_checkpoint.repairs import EXPORT, Change
-from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall
-from kernels.stored import proved
+from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall, example, fp8
+from kernels.dtypes import DType
+from kernels.spec import TensorSpec
+from kernels.stored import largest_code, proved, proved_rows, stored
 from kernels.values import Full, bounds
 
 SCALES = (
@@ -109,4 +112,114 @@ class TensorScaleIsZero(BeyondCheck):
         return VALID.with_checkpoint(zero)
 
 
-VALUE_CHECKS = (ScaleNotFinite, TensorScaleIsZero)
+E4M3_LARGEST, E2M1_LARGEST, INT8_LARGEST, INT8_LIMIT = 448, 6, 127, 128
+"""Largest magnitudes of codes, which an export reaches: it divides by max(|w|) over them; int8 has 128."""
+
+
+@dataclass(frozen=True)
+class ScaleOverflowsWeights(BeyondCheck):
+    """Layers that are multiplied in full precision, and rows of a table, are unpacked in the activation's
+    type, where a code times its scale may be beyond the largest number.
+    """
+
+    message = "Comfy layer scale {name!r}: {described} times {code} is {got} in {target}"
+    reason = (
+        "weights of {prefix!r} are unpacked in {target} before they are multiplied: codes reach {code}, and "
+        "that times {described} is {got} there, so that outputs become infinite or NaN without an error"
+    )
+    looks_at = ("checkpoint.tensors", "x.dtype")
+    requires = "scales whose products with their codes the activation's type, or else bfloat16, holds"
+    category = "values"
+    reads_values: ClassVar[bool] = True
+    of = (FP8, NVFP4, INT8)
+    needs = ("weight", "weight_scale")
+    shows = ("weight", "weight_scale", "weight_scale_2")
+    name: str
+    described: float
+    code: int
+    got: float
+    target: str
+    prefix: str = aside()
+
+    @classmethod
+    def concerns(cls, layer: Layer, /) -> bool:
+        """Other layers keep their scales in float32 and apply them to sums."""
+        unpacked = layer.is_embedding if layer.format == INT8 else bool(layer.marker.get(FULL_PRECISION))
+        return super().concerns(layer) and unpacked
+
+    @classmethod
+    def faults(cls, layer: Layer, /) -> Iterator[Self]:
+        target = _activation_type(layer)
+        for suffix, described, code, got in _unpacked(layer, target):
+            if not isfinite(got):
+                yield cls(layer.name(suffix), described, code, got, target, layer.prefix)
+                return
+
+    def describe_actual(self, layer: Layer, /) -> str:
+        return ", ".join(
+            f"{layer.name(suffix)!r} {layer.tensor(suffix)}" for suffix in self.shows if layer.has(suffix)
+        )
+
+    def fixes(self, layer: Layer, /) -> Iterator[Fix[ComfyCall]]:
+        call, check = layer.call, type(self)
+        first = next(other for other in call.layers if check.evaluable(other) and any(check.find(other)))
+        if first.prefix == layer.prefix and call.x is not None and call.x.dtype in ACTIVATIONS:
+            for dtype, safe, note in (
+                (DType.F32, True, "weights take twice the memory"),
+                (DType.BF16, False, "activations keep 8 bits"),
+            ):
+                if call.x.dtype is not dtype:
+                    wide = call.with_dtype("x", dtype)
+                    yield Fix(f"Run the model in {dtype}", wide, safe=safe, note=note)
+        yield from super().fixes(layer)
+
+    @classmethod
+    def repairs(cls, layer: Layer, /) -> Iterator[Change]:
+        suffix = "weight_scale_2" if layer.format == NVFP4 else "weight_scale"
+        name, scale = layer.name(suffix), layer.held(suffix)
+        open_ = {name: Header(scale.dtype, scale.shape)}
+        yield Change(f"Take {name!r} from the export", False, EXPORT, open_)
+
+    @classmethod
+    def example(cls) -> ComfyCall:
+        marker = {"format": FP8, FULL_PRECISION: True}
+        tensors = {**fp8(8, 64), "weight_scale": Header("F32", (), Full(256.0))}
+        return example(marker, tensors, x=TensorSpec((2, 64), DType.F16))
+
+
+def _activation_type(layer: Layer) -> str:
+    """Safetensors' name of the type that weights are unpacked in: x's, else the models' usual one."""
+    x = layer.call.x
+    return str((x.dtype if x is not None and x.dtype in ACTIVATIONS else DType.BF16).safetensors)
+
+
+def _unpacked(layer: Layer, target: str) -> Iterator[tuple[str, float, int, float]]:
+    """(scale's suffix, a number described in it, what codes reach, their product as the method rounds it)."""
+    weight = layer.held("weight")
+    if layer.format == NVFP4:
+        scale, blocks = layer.tensor("weight_scale_2"), layer.held("weight_scale")
+        if (
+            weight.values is None and blocks.values is None
+        ):  # which code meets which block is told by an export
+            for described, held in filter(lambda pair: isfinite(pair[1]), proved(scale)):
+                block = stored(E4M3_LARGEST * held, "F32")
+                got = stored(stored(E2M1_LARGEST * block, "F32"), target)
+                yield "weight_scale_2", described, E4M3_LARGEST * E2M1_LARGEST, got
+        return
+    code_of, limit = largest_code(weight, INT8_LARGEST), INT8_LIMIT
+    if layer.format == FP8:
+        code_of, limit = largest_code(weight, E4M3_LARGEST), E4M3_LARGEST
+    in_float32 = layer.format == INT8 and layer.held("weight_scale").shape == ()
+    for rows, described, held in proved_rows(layer.held("weight_scale")):
+        if not isfinite(held):
+            continue
+        code = min(max(map(code_of, rows if layer.format == INT8 else (None,))), limit)
+        got = (
+            stored(stored(code * held, "F32"), target)
+            if in_float32
+            else stored(code * stored(held, target), target)
+        )
+        yield "weight_scale", described, code, got
+
+
+VALUE_CHECKS = (ScaleNotFinite, TensorScaleIsZero, ScaleOverflowsWeights)

@@ -18,6 +18,7 @@ from kernels.quanto_int8_checkpoint.beyond import Hazard
 from kernels.quanto_int8_checkpoint.repairs import Change
 from kernels.quanto_int8_checkpoint.signature import (
     ACTIVATION_DTYPES,
+    DATA,
     INPUT,
     OUTPUT,
     PREFIX,
@@ -26,11 +27,14 @@ from kernels.quanto_int8_checkpoint.signature import (
     Layer,
     QuantoCall,
 )
-from kernels.stored import proved, stored
+from kernels.stored import largest_code, proved, proved_rows, stored
 from kernels.values import Full, Listed, Ones
 
 LOSS = 1e-3
 """Share of a scale that a conversion may change before it is worth a word."""
+
+LARGEST, LIMIT = 127, 128
+"""Largest magnitude of a row's codes as the quantizer makes them, max(|w|) / 127 being its scale; of int8."""
 
 EXPORT = "the numbers must come from the export, or the layer be quantized again"
 
@@ -145,6 +149,74 @@ class ScaleNotPositive(ValueHazard):
 
 
 @dataclass(frozen=True)
+class ScaleOverflowsWeights(ValueHazard):
+    """A weight is its code times its row's scale in the model's type, before anything is added up: float16
+    ends at 65504, which a scale of 516 passes with a code of 127.
+    """
+
+    message = (
+        "scale of Quanto layer {prefix!r}: {described} in {source} times code {code} is {got} in {target}"
+    )
+    reason = (
+        "weights of {prefix!r} are unpacked in {target}, the model's type: a code of {code} times "
+        "{described} is {got} there, and outputs of its row become infinite or NaN without an error"
+    )
+    looks_at = ("checkpoint.tensors", "x.dtype")
+    requires = "scales whose products with their rows' codes the model's type, x's or else bfloat16, holds"
+    shows = (DATA, SCALE)
+    prefix: str
+    described: float
+    source: str
+    code: int
+    got: float
+    target: str
+
+    @classmethod
+    def find(cls, layer: Layer, /) -> Iterator[Self]:
+        scale = layer.tensor(SCALE)
+        if scale is None:
+            return
+        target = _model_dtype(layer.call, scale.dtype)
+        code_of = largest_code(layer.tensor(DATA), LARGEST)
+        for rows, described, held in proved_rows(scale):
+            if not isfinite(held) or isfinite(_unpacked(LIMIT, held, target)):
+                continue
+            code = min(max(map(code_of, rows)), LIMIT)
+            got = _unpacked(code, held, target)
+            if not isfinite(got):
+                yield cls(layer.prefix, described, scale.dtype, code, got, target)
+                return
+
+    def fixes(self, layer: Layer, /) -> Iterator[Fix[QuantoCall]]:
+        if _is_first(self, layer):
+            yield from _in_another_type(
+                layer.call, DType.F32, safe=True, note="weights take twice the memory"
+            )
+            yield from _in_another_type(
+                layer.call, DType.BF16, safe=False, note="activations and scales keep 8 bits"
+            )
+        yield from super().fixes(layer)
+
+    @classmethod
+    def repairs(cls, layer: Layer, /) -> Iterator[Change]:
+        name, scale = layer.name(SCALE), layer.tensor(SCALE)
+        if scale is None:
+            return
+        if scale.dtype == "F16" and _model_dtype(layer.call, "F32") != "F16":
+            wider = {name: scale.with_dtype("F32")}
+            note = "an F32 scale is loaded into the model's own type, bfloat16 where that is the model's"
+            yield Change(f"Store {name!r} as F32", False, note, wider)
+        yield Change(
+            f"Take {name!r} from the export", False, EXPORT, {name: Header(scale.dtype, scale.shape)}
+        )
+
+    @classmethod
+    def example(cls) -> QuantoCall:
+        large = _with_scale(Header("F32", (3, 1), Listed((0.5, 1024.0, 0.25))))
+        return large.with_dtype("x", DType.F16)
+
+
+@dataclass(frozen=True)
 class ScaleLosesPrecision(ValueHazard):
     """A scale becomes a parameter of the model's type: bfloat16 keeps 8 bits, float16 few of small ones."""
 
@@ -171,17 +243,16 @@ class ScaleLosesPrecision(ValueHazard):
         target = _model_dtype(layer.call, scale.dtype)
         for described, held in proved(scale):
             got = stored(held, target)
-            if isfinite(held) and abs(got - held) > LOSS * abs(held):
+            if isfinite(got) and abs(got - held) > LOSS * abs(held):
                 off = f"{100 * abs(got - held) / abs(held):.2g} %"
                 yield cls(layer.prefix, described, scale.dtype, got, target, off)
                 return
 
     def fixes(self, layer: Layer, /) -> Iterator[Fix[QuantoCall]]:
-        call = layer.call
-        first = next(other for other in call.layers if any(type(self).find(other)))
-        if first.prefix == layer.prefix and call.x is not None and call.x.dtype in ACTIVATION_DTYPES:
-            wide = call.with_dtype("x", DType.F32)
-            yield Fix("Run the model in float32", wide, safe=True, note="weights take twice the memory")
+        if _is_first(self, layer):
+            yield from _in_another_type(
+                layer.call, DType.F32, safe=True, note="weights take twice the memory"
+            )
         yield from super().fixes(layer)
 
     @classmethod
@@ -210,6 +281,23 @@ def _model_dtype(call: QuantoCall, own: str) -> str:
     return "BF16" if own == "F32" else own
 
 
+def _unpacked(code: int, scale: float, target: str) -> float:
+    """Code times scale as the load and the linear compute it: both in the model's type, rounded once more."""
+    return stored(code * stored(scale, target), target)
+
+
+def _is_first(violation: ValueHazard, layer: Layer) -> bool:
+    """Whether the layer is the first that fails: a change of the model's type is offered once."""
+    first = next(other for other in layer.call.layers if any(type(violation).find(other)))
+    return first.prefix == layer.prefix
+
+
+def _in_another_type(call: QuantoCall, dtype: DType, *, safe: bool, note: str) -> Iterator[Fix[QuantoCall]]:
+    """Where the call says the model's type, another one."""
+    if call.x is not None and call.x.dtype in ACTIVATION_DTYPES and call.x.dtype is not dtype:
+        yield Fix(f"Run the model in {dtype}", call.with_dtype("x", dtype), safe=safe, note=note)
+
+
 def _kept_or_exported(layer: Layer, sound: Callable[[float], bool]) -> Iterator[Change]:
     """Keep the numbers in a wider type where only the file's is too narrow; else they must be made again."""
     name, scale = layer.name(SCALE), layer.tensor(SCALE)
@@ -228,4 +316,4 @@ def _with_scale(scale: Header) -> QuantoCall:
     return VALID.with_checkpoint(VALID.checkpoint.with_tensor(f"{PREFIX}.{SCALE}", scale))
 
 
-ON_VALUES = (AuxScaleNotOne, ScaleNotFinite, ScaleNotPositive, ScaleLosesPrecision)
+ON_VALUES = (AuxScaleNotOne, ScaleNotFinite, ScaleNotPositive, ScaleOverflowsWeights, ScaleLosesPrecision)

@@ -13,14 +13,18 @@ from hypothesis import strategies as st
 from kernels.call import arguments_json
 from kernels.checking import Check, Origin, Status
 from kernels.checkpoint import Checkpoint, Header, NameMapper
+from kernels.checkpoint_file import elements
+from kernels.comfy_checkpoint import reference
+from kernels.comfy_checkpoint.build_checks import FULL_PRECISION
 from kernels.comfy_checkpoint.checks import OPERATIONS
 from kernels.comfy_checkpoint.markers import marker_header
 from kernels.comfy_checkpoint.signature import VALID, ComfyCall, fit
 from kernels.dtypes import DType
 from kernels.examining import Examination
+from kernels.live import torch_dtype
 from kernels.rendering import reproduction
 from kernels.spec import TensorSpec
-from kernels.values import Full, Listed, Text
+from kernels.values import Full, Listed, Randn, Text
 from tests.kernels.comfy_checkpoint.files import (
     ASYMMETRIC,
     FOUR,
@@ -191,6 +195,12 @@ BEYOND: dict[str, tuple[ComfyCall, str]] = {
         nv(pre_quant_scale=Header("BF16", (64,), Full(float("inf")))),
         "scale_not_finite",
     ),
+    "a scale that makes infinite weights": (
+        one(
+            {"format": "float8_e4m3fn", FULL_PRECISION: True}, FP8, weight_scale=Header("F32", (), Full(1e36))
+        ),
+        "scale_overflows_weights",
+    ),
     "a scale of zero": (nv(weight_scale_2=Header("F32", (), Listed((0.0,)))), "tensor_scale_is_zero"),
     "x of another width": (nv().replace(x=TensorSpec((1, 32), DType.BF16)), "activation_does_not_fit"),
     "x for an unknown layer": (nv().replace(x=X64, layer="nowhere"), "activation_does_not_fit"),
@@ -207,6 +217,56 @@ def test_beyond_upstream(name: str) -> None:
     examination = OPERATION.examine(call)
     assert examination.raised is None
     assert failed(examination) == [check]
+
+
+@pytest.mark.parametrize(
+    ("format_", "full", "scale", "x", "code"),
+    [
+        ("float8_e4m3fn", True, 146.0, DType.F16, None),  # 448 · 146 = 65408
+        ("float8_e4m3fn", True, 147.0, DType.F16, 448),
+        ("float8_e4m3fn", True, 147.0, DType.BF16, None),
+        ("float8_e4m3fn", True, 1e36, None, 448),
+        ("float8_e4m3fn", True, 1e36, DType.F32, 448),
+        ("float8_e4m3fn", False, 1e36, DType.F16, None),
+        ("nvfp4", True, 24.0, DType.F16, None),
+        ("nvfp4", True, 25.0, DType.F16, 2688),
+        ("nvfp4", True, 25.0, DType.F32, None),
+        ("nvfp4", True, 1.3e35, None, 2688),
+        ("nvfp4", False, 1.3e35, DType.F16, None),
+        ("int8_tensorwise", False, 2.0**121, None, None),
+        ("int8_tensorwise", False, 2.68e36, None, 127),
+    ],
+)
+def test_products_of_scales_and_codes_stay_finite(
+    format_: str, full: bool, scale: float, x: DType | None, code: int | None
+) -> None:
+    """As the layer's own arithmetic says of the largest codes."""
+    tensors = {"float8_e4m3fn": FP8, "nvfp4": NVFP4, "int8_tensorwise": INT8}[format_]
+    suffix = "weight_scale_2" if format_ == "nvfp4" else "weight_scale"
+    marker = {"format": format_, **({FULL_PRECISION: True} if full else {})}
+    call = one(marker, tensors, **{suffix: Header("F32", tensors[suffix].shape, Full(scale))})
+    if x is not None:
+        call = call.replace(x=TensorSpec((1, 64), x))
+    found = violations(call, "scale_overflows_weights")
+    assert [getattr(each, "code", None) for each in found] == ([] if code is None else [code])
+    if full or format_ == "int8_tensorwise":
+        largest = {"weight": Full(119 if format_ == "nvfp4" else code or 127), "weight_scale": Full(448.0)}
+        layer = call.layers[0]
+        held = {
+            name: elements(header, header.values or largest[name]).reshape(header.shape)
+            for name, header in ((name, layer.held(name)) for name in tensors)
+        }
+        weight = reference.weight_of(layer, held).to(torch_dtype(x or DType.BF16))
+        assert bool(weight.isfinite().all()) == (code is None)
+
+
+def test_described_codes_say_how_large_weights_are() -> None:
+    marker = {"format": "float8_e4m3fn", FULL_PRECISION: True}
+    large = Header("F32", (), Full(256.0))
+    for values, overflows in ((Full(255.0), False), (Listed((1.0, -300.0)), True), (Randn(), False)):
+        call = one(marker, FP8, weight=Header("F8_E4M3", (8, 64), values), weight_scale=large)
+        found = violations(call.replace(x=TensorSpec((1, 64), DType.F16)), "scale_overflows_weights")
+        assert bool(found) == overflows
 
 
 def test_what_needs_a_sound_marker_is_not_reached() -> None:

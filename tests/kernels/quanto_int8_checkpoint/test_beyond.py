@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from kernels.checking import Check, Status
 from kernels.checkpoint import Header, NameMapper
+from kernels.checkpoint_file import elements
 from kernels.dtypes import DType
+from kernels.live import torch_dtype
 from kernels.quanto_int8_checkpoint.checks import OPERATIONS
 from kernels.quanto_int8_checkpoint.op import RUNNERS
 from kernels.quanto_int8_checkpoint.quantization_map import Repeated, encode, repeated
@@ -232,7 +234,7 @@ def test_a_wider_type_keeps_what_a_narrow_one_loses() -> None:
         ("F16", 0.3, DType.BF16, True),
         ("BF16", 0.3, DType.BF16, False),
         ("BF16", 1e-6, DType.F16, True),  # a subnormal number of float16
-        ("F32", 1e5, DType.F16, True),
+        ("F32", 1e5, DType.F16, False),  # infinite, which is another check's
         ("F32", 0.0, DType.F16, False),
         ("F32", nan, DType.BF16, False),
         ("F32", 0.3, DType.I8, True),  # no model's type
@@ -246,6 +248,96 @@ def test_scales_that_the_models_type_changes(dtype: str, value: float, x: DType 
     for one in found(call, "scale_loses_precision"):
         for fix in one.fixes(call.layers[0]):
             assert not fails(fix.call, "scale_loses_precision"), fix.title
+
+
+OPEN = Header("I8", (3, 2))
+
+
+@pytest.mark.parametrize(
+    ("scale", "x", "codes", "code"),
+    [
+        (Header("F16", (3, 1), Full(515.0)), None, OPEN, None),  # 127 · 515 = 65405
+        (Header("F16", (3, 1), Full(516.0)), None, OPEN, 127),
+        (Header("F16", (3, 1), Full(516.0)), DType.BF16, OPEN, None),
+        (Header("F32", (3, 1), Listed((1.0, 1.0, 516.0))), DType.F16, OPEN, 127),
+        (Header("BF16", (3, 1), Full(2.0**121)), DType.BF16, OPEN, None),
+        (Header("BF16", (3, 1), Full(2.68e36)), DType.BF16, OPEN, 127),
+        (Header("F32", (3, 1), Full(2.67e36)), DType.F32, OPEN, None),
+        (Header("F32", (3, 1), Full(2.68e36)), DType.F32, OPEN, 127),
+        (Header("F32", (3, 1), Full(inf)), DType.F32, OPEN, None),
+        (Header("F32", (3, 1), Full(1e5)), DType.F16, Header("I8", (3, 2), Zeros()), 0),  # infinity times 0
+        (Header("F32", (3, 1), Full(600.0)), DType.F16, Header("I8", (3, 2), Full(100)), None),
+        (Header("F32", (3, 1), Full(600.0)), DType.F16, Header("I8", (3, 2), Full(-128)), 128),
+        (
+            Header("F32", (3, 1), Listed((1.0, 600.0, 1.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((127, 127, 1, -2, 127, 127))),
+            None,
+        ),
+        (
+            Header("F32", (3, 1), Listed((1.0, 600.0, 1.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((1, 1, 1, -127, 1, 1))),
+            127,
+        ),
+        (
+            Header("F32", (3, 1), Listed((1.0, 600.0, 1.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((1, 127, 1))),
+            None,
+        ),
+        (
+            Header("F32", (3, 1), Listed((1.0, 600.0, 1.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((1, 1, 127))),
+            127,
+        ),
+        (
+            Header("F32", (3, 1), Listed((600.0, 1.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((1, 1, 127))),
+            127,
+        ),
+        (
+            Header("F32", (3, 1), Listed((1.0, 600.0))),
+            DType.F16,
+            Header("I8", (3, 2), Listed((127, 127, 1, 1))),
+            None,
+        ),
+    ],
+)
+def test_products_of_scales_and_codes_stay_finite(
+    scale: Header, x: DType | None, codes: Header, code: int | None
+) -> None:
+    """As torch says of the weight that upstream unpacks, where the codes are the largest that there are."""
+    call = p(data=codes, scale=scale)
+    if x is not None:
+        call = call.replace(x=TensorSpec((1, 2), x))
+    violations = found(call, "scale_overflows_weights")
+    assert [getattr(one, "code", None) for one in violations] == ([] if code is None else [code])
+    served = torch_dtype(x or DType.parse(scale.dtype))
+    held = elements(codes, codes.values or Full(127)).reshape(3, 2).to(served)
+    weight = held * elements(scale, scale.values or Zeros()).reshape(3, 1).to(served)
+    infinite = not bool(weight.isfinite().all()) and not fails(call, "scale_not_finite")
+    assert bool(violations) == infinite
+
+
+def test_a_wider_type_keeps_weights_finite() -> None:
+    def fixes(scale: Header, x: DType | None) -> list[tuple[str, bool]]:
+        call = p(scale=scale)
+        if x is not None:
+            call = call.replace(x=TensorSpec((1, 2), x))
+        [violation] = found(call, "scale_overflows_weights")
+        offered = list(violation.fixes(call.layers[0]))
+        assert not any(fails(fix.call, "scale_overflows_weights") for fix in offered)
+        return [(fix.title, fix.safe) for fix in offered]
+
+    name = f"'{P}.weight._scale'"
+    wider, narrow = ("Run the model in float32", True), ("Run the model in bfloat16", False)
+    exported = (f"Take {name} from the export", False)
+    assert fixes(Header("F32", (3, 1), Full(600.0)), DType.F16) == [wider, narrow, exported]
+    assert fixes(Header("F16", (3, 1), Full(600.0)), None) == [(f"Store {name} as F32", False), exported]
+    assert fixes(Header("F16", (3, 1), Full(600.0)), DType.F16) == [wider, narrow, exported]
 
 
 def test_how_much_is_lost_is_said() -> None:

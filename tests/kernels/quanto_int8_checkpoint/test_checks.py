@@ -101,6 +101,10 @@ HAZARDS: dict[str, tuple[QuantoCall, str]] = {
     "an auxiliary scale of 0.5": (p(output=Header("F32", (), Full(0.5))), "aux_scale_not_one"),
     "a scale of NaN": (p(scale=Header("F32", (3, 1), Full(float("nan")))), "scale_not_finite"),
     "a scale of 0": (p(scale=Header("F32", (3, 1), Listed((1.0, 0.0, 2.0)))), "scale_not_positive"),
+    "a scale that makes infinite weights": (
+        p(scale=Header("F32", (3, 1), Full(2.0**122))),
+        "scale_overflows_weights",
+    ),
     "a scale that bfloat16 rounds": (p(scale=Header("F32", (3, 1), Full(0.3))), "scale_loses_precision"),
 }
 
@@ -341,6 +345,7 @@ AFTER_MAP = [
     "aux_scale_not_one",
     "scale_not_finite",
     "scale_not_positive",
+    "scale_overflows_weights",
     "scale_loses_precision",
 ]
 
