@@ -27,5 +27,5 @@ def mcp() -> None:
 
     # The protocol's own stream is standard output itself, not the command line's wrapper of it.
     sys.stdout = sys.__stdout__
-    build(Tools(diagnose)).run("stdio")
+    build(Tools(diagnose, lambda *_: None)).run("stdio")
     sys.exit(Exit.OK)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from app.access.caller import caller_of
 from app.access.quotas import quotas_of
 from app.diagnose.questions import read_question
 from app.errors import Forbidden, MethodNotAllowed, Unavailable
+from app.http.metrics import Metrics
 from app.http.problems import respond
 from app.jobs.routes import jobs_of
 from app.mcp.tools import Tools
@@ -36,8 +38,9 @@ START_LIMIT = 30.0
 class Door:
     """The protocol's own application in one service, started by the first request that asks for it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
         self._manager: asyncio.Future[StreamableHTTPSessionManager] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -58,7 +61,7 @@ class Door:
     async def _serve(self, manager: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         """Hold the protocol's tasks, which have to end where they began."""
         try:
-            made = await run_in_threadpool(_manager, self._settings)
+            made = await run_in_threadpool(_manager, self._settings, self._metrics)
         except ImportError as error:
             manager.set_exception(error)
             return
@@ -70,7 +73,7 @@ class Door:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Close the door with the service."""
-    app.state.mcp = door = Door(app.state.settings)
+    app.state.mcp = door = Door(app.state.settings, app.state.metrics)
     try:
         yield
     finally:
@@ -97,14 +100,14 @@ class Endpoint:
         await manager.handle_request(scope, receive, send)
 
 
-def _manager(settings: Settings) -> StreamableHTTPSessionManager:
+def _manager(settings: Settings, metrics: Metrics) -> StreamableHTTPSessionManager:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
     from app.mcp.server import build
 
     return StreamableHTTPSessionManager(
         # Its application is not of use here: path and layers are ours.
-        build(Tools(_diagnose))._lowlevel_server,
+        build(Tools(_diagnose, partial(metrics.looked_up, "mcp")))._lowlevel_server,
         json_response=True,
         stateless=True,
         security_settings=_security(settings),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field
@@ -11,12 +12,13 @@ from starlette.concurrency import run_in_threadpool
 from app.diagnose.offline import operation_document, operation_list
 from app.errors import BadRequest, NotFound
 from app.http.text import json_bytes
-from app.lookup.service import match_text, repositories
+from app.lookup.service import match_text, repositories, tier
 from app.records.service import document
 from catalog.current import library
 
 Asker = TypeVar("Asker")
 Diagnose = Callable[[bytes, Asker], Awaitable[dict[str, Any]]]
+LookedUp = Callable[[str | None, float], None]
 
 SHOWN_OF_A_FIX = ("title", "edits", "safe", "note", "level", "code", "run")
 
@@ -38,10 +40,13 @@ Level = Annotated[
 
 
 class Tools(Generic[Asker]):
-    """The tools over `diagnose`, which takes the body of POST /api/diagnose and whoever asks."""
+    """The tools over `diagnose`, which takes the body of POST /api/diagnose and whoever asks. `looked_up` is
+    told of each look-up: how its best match was found, and the seconds it took.
+    """
 
-    def __init__(self, diagnose: Diagnose[Asker]) -> None:
+    def __init__(self, diagnose: Diagnose[Asker], looked_up: LookedUp) -> None:
         self._diagnose = diagnose
+        self._looked_up = looked_up
 
     async def search_error(self, text: Text, repo: str | None = None, limit: int = 5) -> dict[str, Any]:
         """Records of the errors in a text; nothing of it is kept. A match's `operation` and `spec`, where it
@@ -49,7 +54,7 @@ class Tools(Generic[Asker]):
         """
         if not 1 <= limit <= 25:
             raise BadRequest("limit is 1 to 25.")
-        return await run_in_threadpool(match_text, text, repo=repo, limit=limit)
+        return await self._found(text, repo, limit)
 
     async def get_error(self, identifier: str) -> dict[str, Any]:
         """One record with what raises it, what it means, how to handle it, and its fix."""
@@ -110,8 +115,14 @@ class Tools(Generic[Asker]):
 
     async def _leading(self, text: str) -> dict[str, Any]:
         """The first match that leads to a call."""
-        found = await run_in_threadpool(match_text, text, limit=5)
+        found = await self._found(text, None, 5)
         for match in found["matches"]:
             if match["operation"] and match["spec"]:
                 return dict(match)
         raise NotFound("No error in this text leads to a call that can be described; search_error lists all.")
+
+    async def _found(self, text: str, repo: str | None, limit: int) -> dict[str, Any]:
+        began = perf_counter()
+        answer = await run_in_threadpool(match_text, text, repo=repo, limit=limit)
+        self._looked_up(tier(answer), perf_counter() - began)
+        return answer
