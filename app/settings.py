@@ -124,6 +124,12 @@ class Settings(BaseSettings):
         allow_inf_nan=False,
         description="Seconds for which diagnoses that ran stay readable by their ids and answer equal calls.",
     )
+    max_store_bytes: ByteSize = Field(
+        ByteSize(512 * _MEBIBYTE),
+        ge=64 * _MEBIBYTE,
+        description="Jobs and diagnoses that are kept, all together, in the data folder or in Redis; beyond, "
+        "the oldest answers go before their retention ends.",
+    )
     upstream_python: str = Field(
         "",
         description="Interpreter that can import sglang: calls are put to upstream's own functions too, in a "
@@ -294,6 +300,12 @@ message that names it. Written by `python -m app.settings`; a test keeps it curr
 Listening beyond loopback with neither keys nor `{variable("open")}` switches level `run` off: checks and
 look-ups stay available to everybody, running kernels does not. `{variable("public_url")}` may hold the
 prefix of `{variable("root_path")}` or leave it out.
+
+Jobs and answers take no more than `{variable("max_store_bytes")}` together. For what comes the oldest
+answers go, first those of the same key where it has more than a fourth of all, then anybody's; a job that
+has not ended never goes. What open jobs ask takes half of all at most, and an eighth for one key: beyond, a
+job is refused with 503. The file in the data folder uses freed pages again, and gives what is left of them
+back to the disk within ten minutes; with Redis, its `maxmemory` has to be half as much again.
 
 `faultbook keys NAME --scope diagnose` makes a key, shows it once on standard error, and prints the entry
 that `{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by

@@ -71,7 +71,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     probes(app)["worker"] = lambda: _worker_state(pool)
     probes(app)["jobs"] = lambda: _jobs_state(jobs)
     app.state.metrics.watch_workers(pool)
-    app.state.metrics.watch_jobs(partial(_open_jobs, jobs))
+    app.state.metrics.watch_jobs(partial(_open_jobs, jobs), partial(_kept_bytes, jobs))
     pool.start()
     jobs.start()
     try:
@@ -252,6 +252,13 @@ def _open_jobs(jobs: Jobs) -> Mapping[str, int]:
         return jobs.store.open()
     except StoreUnavailable:
         return {}  # whoever watches sees none; the log has why
+
+
+def _kept_bytes(jobs: Jobs) -> int | None:
+    try:
+        return jobs.store.kept()
+    except StoreUnavailable:
+        return None
 
 
 def _jobs_state(jobs: Jobs) -> Readiness:

@@ -82,9 +82,11 @@ class Metrics:
         """Show what the workers say of themselves whenever somebody asks."""
         self.registry.register(_WorkerCollector(pool))
 
-    def watch_jobs(self, states: Callable[[], Mapping[str, int]]) -> None:
-        """Show how many jobs are in which state that is no end; nothing while their store cannot say."""
-        self.registry.register(_JobCollector(states))
+    def watch_jobs(self, states: Callable[[], Mapping[str, int]], kept: Callable[[], int | None]) -> None:
+        """Show how many jobs are in which state that is no end, and the bytes that all of them take; nothing
+        while their store cannot say.
+        """
+        self.registry.register(_JobCollector(states, kept))
 
 
 class Workers(Protocol):
@@ -130,14 +132,17 @@ class _WorkerCollector(Collector):
 
 
 class _JobCollector(Collector):
-    def __init__(self, states: Callable[[], Mapping[str, int]]) -> None:
+    def __init__(self, states: Callable[[], Mapping[str, int]], kept: Callable[[], int | None]) -> None:
         self._states = states
+        self._kept = kept
 
     def collect(self) -> Iterable[Metric]:
         jobs = GaugeMetricFamily("faultbook_open_jobs", "Jobs that have not ended.", labels=["state"])
         for state, number in self._states().items():
             jobs.add_metric([state], number)
         yield jobs
+        if (kept := self._kept()) is not None:
+            yield GaugeMetricFamily("faultbook_kept_bytes", "What jobs and their answers take.", value=kept)
 
 
 def metrics_of(connection: HTTPConnection) -> Metrics:

@@ -5,50 +5,58 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from time import time
-from typing import Any
+from typing import Any, TypeVar
 
 from app.files import private
-from app.jobs.store import OPEN_STATES, Answer, Claim, Ending, Event, Kept, Status, StoreUnavailable
+from app.jobs.store import (
+    EACH,
+    EACH_EVENT,
+    OPEN_STATES,
+    UNBOUNDED,
+    Admission,
+    Answer,
+    Claim,
+    Ending,
+    Event,
+    Kept,
+    Room,
+    Status,
+    StoreUnavailable,
+)
+from app.jobs.tables import VERSION as VERSION
+from app.jobs.tables import give_back, make_room, prepare
 
 FILE = "jobs.sqlite"
 
 BUSY = 10.0
 """Seconds to wait for another process that writes."""
 
-VERSION = 1
-"""Of the tables below; a file of another version is left alone."""
+STEP = 2048
+"""Free pages that are given back to the disk in one transaction: others may write in between."""
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id TEXT PRIMARY KEY, owner TEXT NOT NULL, request TEXT NOT NULL, status TEXT NOT NULL,
-    created REAL NOT NULL, service TEXT NOT NULL DEFAULT '', lease REAL NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0, cancelled INTEGER NOT NULL DEFAULT 0,
-    ended REAL, code INTEGER, body TEXT, key TEXT NOT NULL DEFAULT ''
-) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS jobs_open ON jobs (created) WHERE ended IS NULL;
-CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (ended) WHERE ended IS NOT NULL;
-CREATE INDEX IF NOT EXISTS jobs_key ON jobs (key, ended) WHERE key <> '';
-CREATE TABLE IF NOT EXISTS turns (owner TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS events (
-    job TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL,
-    PRIMARY KEY (job, number)
-) WITHOUT ROWID;
-"""
+FORGOTTEN = 500
+"""The same of jobs that there is no room for."""
+
+T = TypeVar("T")
 
 
 class FileStore:
-    """One connection, used by one thread at a time; WAL, so that readers never wait for a writer."""
+    """One connection, used by one thread at a time; WAL, so that readers never wait for a writer.
+
+    Pages that are freed are used again before the file grows, and what is free is given back by `purge`.
+    """
 
     durable = True
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, room: Room = UNBOUNDED) -> None:
         """`folder` None keeps everything in memory. Raises StoreUnavailable."""
         self._lock = Lock()
+        self._room = room
         self.durable = folder is not None
         self._file = None if folder is None else folder / FILE
         self._failed: sqlite3.Error | None = None
@@ -56,13 +64,7 @@ class FileStore:
             file = ":memory:" if folder is None else str(private(folder, FILE))
             self._opened = _inode(self._file)
             self._base = sqlite3.connect(file, timeout=BUSY, isolation_level=None, check_same_thread=False)
-            # An accepted job outlives a power cut, not only the process: FULL is SQLite's default.
-            self._base.execute("PRAGMA journal_mode=WAL")
-            (version,) = self._base.execute("PRAGMA user_version").fetchone()
-            if version not in (0, VERSION):
-                raise StoreUnavailable(f"{FILE} is of version {version}, this Faultbook writes {VERSION}")
-            self._base.executescript(_TABLES)
-            self._base.execute(f"PRAGMA user_version={VERSION}")
+            prepare(self._base, room)
         except (OSError, sqlite3.Error) as error:
             raise StoreUnavailable(f"{folder}: {error}") from error
 
@@ -107,28 +109,40 @@ class FileStore:
                 self._failed = None
 
     def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._aside(lambda base: base.execute(statement, values).fetchall())
+
+    def _aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What needs no transaction of ours."""
         with self._lock:
             try:
-                return self._base.execute(statement, values).fetchall()
+                return work(self._base)
             except sqlite3.Error as error:
                 raise StoreUnavailable(str(error)) from error
 
-    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
-        """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
+    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> Admission:
+        """Accept a job, unless `most` are open already, or `share` of an owner with a name, or there is no
+        room for what it asks.
+        """
+        size = _size(request)
         with self._writing() as base:
-            waiting, own = base.execute(
-                "SELECT count(*), count(*) FILTER (WHERE owner = ? AND owner <> '') FROM jobs"
+            own = "FILTER (WHERE owner = ? AND owner <> '')"
+            waiting, of_one, asked, asked_by_one = base.execute(
+                f"SELECT count(*), count(*) {own}, ifnull(sum(size), 0), ifnull(sum(size) {own}, 0) FROM jobs"
                 " WHERE ended IS NULL",
-                (owner,),
+                (owner, owner),
             ).fetchone()
-            if waiting >= most or own >= share:
-                return False
+            if waiting >= most or of_one >= share:
+                return Admission.MANY
+            if asked + size > self._room.open or (owner and asked_by_one + size > self._room.open_share):
+                return Admission.FULL
             base.execute(
-                "INSERT INTO jobs (id, owner, request, status, created) VALUES (?, ?, ?, ?, ?)",
-                (job, owner, request, Status.QUEUED, now),
+                "INSERT INTO jobs (id, owner, status, created, size) VALUES (?, ?, ?, ?, ?)",
+                (job, owner, Status.QUEUED, now, size),
             )
+            base.execute("INSERT INTO texts VALUES (?, ?)", (job, request))
             _report(base, job, "queued", {"ahead": waiting})
-        return True
+            make_room(base, self._room, owner)
+        return Admission.ACCEPTED
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
         """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
@@ -136,14 +150,15 @@ class FileStore:
         """
         with self._writing() as base:
             found = base.execute(
-                "SELECT id, owner, request, attempts + 1, cancelled FROM jobs LEFT JOIN turns USING (owner)"
+                "SELECT id, owner, attempts + 1, cancelled FROM jobs LEFT JOIN turns USING (owner)"
                 " WHERE ended IS NULL AND lease < ? AND (id = ? OR ? = '')"
                 " ORDER BY coalesce(turns.at, 0), created LIMIT 1",
                 (now, only, only),
             ).fetchone()
             if found is None:
                 return None
-            found_id, owner, request, attempts, cancelled = found
+            found_id, owner, attempts, cancelled = found
+            (request,) = base.execute("SELECT text FROM texts WHERE job = ?", (found_id,)).fetchone()
             claim = Claim(found_id, owner, request, attempts, bool(cancelled))
             base.execute(
                 "UPDATE jobs SET status = ?, service = ?, lease = ?, attempts = attempts + 1 WHERE id = ?",
@@ -184,25 +199,29 @@ class FileStore:
     def end(self, job: str, ending: Ending, *, now: float) -> bool:
         """End a job, once: False where it has ended already, or is unknown."""
         with self._writing() as base:
-            ended = base.execute(
-                "UPDATE jobs SET status = ?, code = ?, body = ?, key = ?, ended = ?, request = ''"
-                " WHERE id = ? AND ended IS NULL",
-                (ending.status, ending.code, ending.body, ending.key, now, job),
-            )
-            if ended.rowcount != 1:
+            found = base.execute("SELECT owner FROM jobs WHERE id = ? AND ended IS NULL", (job,)).fetchone()
+            if found is None:
                 return False
             _report(base, job, "done", ending.told)
+            base.execute("UPDATE texts SET text = ? WHERE job = ?", (ending.body, job))
+            base.execute(
+                "UPDATE jobs SET status = ?, code = ?, key = ?, ended = ?, size = ? WHERE id = ?",
+                (ending.status, ending.code, ending.key, now, _taken(base, job, ending), job),
+            )
+            make_room(base, self._room, found[0], job)
         return True
 
     def keep(self, job: str, owner: str, ending: Ending, *, now: float) -> None:
         """Keep an answer that was no job, to be read by its id."""
         with self._writing() as base:
-            base.execute(
-                "INSERT INTO jobs (id, owner, request, status, created, ended, code, body, key)"
-                " VALUES (?, ?, '', ?, ?, ?, ?, ?, ?)",
-                (job, owner, ending.status, now, now, ending.code, ending.body, ending.key),
-            )
             _report(base, job, "done", ending.told)
+            base.execute(
+                "INSERT INTO jobs (id, owner, status, code, key, created, ended, size)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (job, owner, ending.status, ending.code, ending.key, now, now, _taken(base, job, ending)),
+            )
+            base.execute("INSERT INTO texts VALUES (?, ?)", (job, ending.body))
+            make_room(base, self._room, owner, job)
 
     def cancel(self, job: str) -> None:
         """Note that a job is to be cancelled."""
@@ -212,7 +231,8 @@ class FileStore:
     def get(self, job: str, *, since: float) -> Kept | None:
         """A job; None where it is unknown or ended before `since`."""
         rows = self._read(
-            "SELECT id, owner, status, code, body FROM jobs WHERE id = ? AND (ended IS NULL OR ended >= ?)",
+            "SELECT id, owner, status, code, CASE WHEN ended IS NOT NULL THEN text END"
+            " FROM jobs JOIN texts ON job = id WHERE id = ? AND (ended IS NULL OR ended >= ?)",
             job,
             since,
         )
@@ -228,7 +248,8 @@ class FileStore:
     def find(self, key: str, *, since: float) -> Answer | None:
         """The newest answer to an equal question."""
         rows = self._read(
-            "SELECT body, ended, id, owner FROM jobs WHERE key = ? AND key <> '' AND ended >= ?"
+            "SELECT text, ended, id, owner FROM jobs JOIN texts ON job = id"
+            " WHERE key = ? AND key <> '' AND ended >= ?"
             " ORDER BY ended DESC LIMIT 1",
             key,
             since,
@@ -240,11 +261,26 @@ class FileStore:
         rows = self._read("SELECT status, count(*) FROM jobs WHERE ended IS NULL GROUP BY status")
         return {str(state): 0 for state in OPEN_STATES} | {str(status): int(count) for status, count in rows}
 
+    def kept(self) -> int:
+        """Bytes that jobs take, open ones and ended ones."""
+        return int(self._read("SELECT ifnull(sum(bytes), 0) FROM sizes")[0][0])
+
     def purge(self, before: float) -> int:
-        """Forget jobs that ended before; how many."""
+        """Forget jobs that ended before, and the oldest beyond what there is room for; how many. Gives back
+        the space that this has freed.
+        """
         with self._writing() as base:
-            base.execute("DELETE FROM events WHERE job IN (SELECT id FROM jobs WHERE ended < ?)", (before,))
-            return base.execute("DELETE FROM jobs WHERE ended < ?", (before,)).rowcount
+            gone = base.execute("DELETE FROM jobs WHERE ended < ?", (before,)).rowcount
+        while True:
+            with self._writing() as base:
+                more = make_room(base, self._room, most=FORGOTTEN)
+            gone += more
+            if more < FORGOTTEN:
+                break
+        while self._aside(lambda base: give_back(base, STEP)):
+            pass
+        self._aside(lambda base: base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
+        return gone
 
 
 def _waited(error: sqlite3.Error | None) -> bool:
@@ -259,6 +295,19 @@ def _inode(file: Path | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return (found.st_dev, found.st_ino) if found is not None else None
+
+
+def _size(text: str) -> int:
+    """Bytes that a job with this text takes, without its events."""
+    return len(text.encode()) + EACH
+
+
+def _taken(base: sqlite3.Connection, job: str, ending: Ending) -> int:
+    """Bytes that a job takes once it has ended, all its events written."""
+    (events,) = base.execute(
+        "SELECT sum(length(data) + ?) FROM events WHERE job = ?", (EACH_EVENT, job)
+    ).fetchone()
+    return _size(ending.body) + int(events)
 
 
 def _report(base: sqlite3.Connection, job: str, kind: str, data: Mapping[str, Any]) -> None:

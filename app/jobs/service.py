@@ -22,7 +22,7 @@ from app.diagnose.service import Diagnoser, Question, directly
 from app.errors import InternalError, NotFound, Problem, Unavailable
 from app.jobs.answers import repeated, shareable
 from app.jobs.asking import Asked, read_asked
-from app.jobs.store import Claim, Ending, Event, Kept, Status, Store, StoreUnavailable
+from app.jobs.store import Admission, Claim, Ending, Event, Kept, Status, Store, StoreUnavailable
 
 log = logging.getLogger("faultbook.jobs")
 
@@ -112,14 +112,19 @@ class Jobs:
     # --- what routes ask
 
     async def accept(self, asked: Asked, owner: str) -> str:
-        """A new job's id; Unavailable where too many are open."""
+        """A new job's id; Unavailable where too many are open, or ask too much together."""
         job = secrets.token_hex(16)
         share = MOST_OPEN // SHARE
         added = await self._asked(
             self.store.add, job, owner, asked.written(), most=MOST_OPEN, share=share, now=time()
         )
-        if not added:
+        if added is Admission.MANY:
             raise Unavailable(f"{MOST_OPEN} jobs are open already, or {share} of this key.", retry_after=5)
+        if added is Admission.FULL:
+            raise Unavailable(
+                "What open jobs ask takes all the room that there is for it, or that one key has.",
+                retry_after=5,
+            )
         self._wake.set()
         return job
 
@@ -356,7 +361,7 @@ class Jobs:
                 log.error("old jobs cannot be removed: %s", error)
             else:
                 if gone:
-                    log.info("%d results have reached the end of their retention", gone)
+                    log.info("%d results are past their retention, or there was no room for them", gone)
             await asyncio.sleep(PURGE)
 
     def _tell(self) -> None:

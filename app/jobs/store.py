@@ -3,13 +3,16 @@
 A service that works on a job holds its lease and renews it. A lease that runs out says that its service has
 gone; any service that shares the store may then take the job. So a restart loses nothing, and the services
 of one store need not know of each other.
+
+A store has room for so many bytes and no more. Jobs that are open keep theirs; of what has ended the oldest
+is forgotten for what comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Any, Protocol
 
 
@@ -100,6 +103,51 @@ class Ending:
         return {"status": self.status, "verdict": self.verdict} if self.verdict else {"status": self.status}
 
 
+class Admission(Enum):
+    """What became of a job that was to be accepted."""
+
+    ACCEPTED = auto()
+    MANY = auto()
+    """As many jobs are open as there may be, or as one owner may have."""
+    FULL = auto()
+    """What open jobs ask takes all the bytes that it may take, or that one owner's may."""
+
+
+EACH = 2048
+"""Bytes that a job takes beside its texts: rows or keys, and what these leave empty of their pages."""
+
+EACH_EVENT = 64
+"""The same of an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that a store may take.
+
+    limit  all together; what is written last stays, also where it alone is more than all others may take
+    """
+
+    limit: int
+
+    @property
+    def open(self) -> int:
+        """What open jobs ask, so that there is room for the answers: half."""
+        return self.limit // 2
+
+    @property
+    def share(self) -> int:
+        """What one owner with a name has, beyond which its own oldest go: a fourth."""
+        return self.limit // 4
+
+    @property
+    def open_share(self) -> int:
+        """What open jobs of one owner with a name ask: a fourth of all open jobs' part."""
+        return self.open // 4
+
+
+UNBOUNDED = Room(1 << 60)
+
+
 class StoreUnavailable(Exception):
     """The store cannot be reached or written now; the message says why."""
 
@@ -116,8 +164,10 @@ class Store(Protocol):
     def trouble(self) -> str:
         """Why what is accepted now may be lost, or nothing is; empty where all is well. Does not block."""
 
-    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> bool:
-        """Accept a job; False where `most` are open already, or `share` of an owner with a name."""
+    def add(self, job: str, owner: str, request: str, *, most: int, share: int, now: float) -> Admission:
+        """Accept a job, unless `most` are open already, or `share` of an owner with a name, or there is no
+        room for what it asks.
+        """
 
     def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
         """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
@@ -154,8 +204,13 @@ class Store(Protocol):
     def open(self) -> Mapping[str, int]:
         """How many jobs are queued, and how many are running."""
 
+    def kept(self) -> int:
+        """Bytes that jobs take, open ones and ended ones."""
+
     def purge(self, before: float) -> int:
-        """Forget jobs that ended before; how many."""
+        """Forget jobs that ended before, and the oldest beyond what there is room for; how many. Gives back
+        the space that this has freed.
+        """
 
     def close(self) -> None:
         """Let go of files and connections."""

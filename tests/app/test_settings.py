@@ -45,6 +45,7 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
         ("RUN_TIMEOUT", "inf"),
         ("RUN_TIMEOUT", "0"),
         ("MAX_BODY_BYTES", "0"),
+        ("MAX_STORE_BYTES", "1MiB"),
         ("MAX_TENSOR_BYTES", "lots"),
         ("OPEN", "perhaps"),
         ("PUBLIC_URL", "faults.example.org"),

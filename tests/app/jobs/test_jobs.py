@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -286,6 +287,26 @@ def test_a_full_queue_is_refused_and_says_when_to_try_again(
     response = checker.post("/api/diagnose", json=VALID, headers=ASYNC)
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) > 0
+
+
+def test_a_store_without_room_for_what_is_asked_refuses_it_and_says_when_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.Jobs, "start", lambda _jobs: None)  # nobody takes what is accepted
+    large = json.dumps(VALID).ljust(3 << 20)
+    fields = {**ASYNC, "Content-Type": "application/json"}
+    with TestClient(create_app(settings(tmp_path, workers=0, max_store_bytes=64 << 20))) as client:
+        told = [client.post("/api/diagnose", content=large, headers=fields) for _ in range(11)]
+        assert [answer.status_code for answer in told[:10]] == [202] * 10
+        assert told[-1].status_code == 503
+        assert told[-1].headers["content-type"] == "application/problem+json"
+        assert told[-1].json()["type"].endswith("/about/problems/unavailable")
+        assert "room" in told[-1].json()["detail"]
+        assert int(told[-1].headers["retry-after"]) > 0
+        kept = re.search(r"^faultbook_kept_bytes (\S+)", client.get("/metrics").text, re.MULTILINE)
+        assert kept is not None
+        assert 30 << 20 < float(kept[1]) <= 32 << 20
+        assert client.post("/api/diagnose", json={**VALID, "level": "checks"}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

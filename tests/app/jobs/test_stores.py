@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.jobs.file_store import FILE, FileStore
-from app.jobs.store import Claim, Ending, Kept, Status, Store, StoreUnavailable
+from app.jobs.store import Admission, Claim, Ending, Kept, Status, Store, StoreUnavailable
 from tests.app.nobody import as_nobody
 from tests.app.redis_server import RedisServer, server
 
@@ -48,7 +48,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def add(store: Store, job: str, now: float = NOW) -> None:
-    assert store.add(job, "ann", f"call {job}", most=10, share=10, now=now)
+    added = store.add(job, "ann", f"call {job}", most=10, share=10, now=now)
+    assert added is Admission.ACCEPTED
 
 
 def claim(store: Store, service: str = "s", now: float = NOW, only: str = "") -> Claim | None:
@@ -72,15 +73,15 @@ def test_jobs_are_taken_in_their_order_and_once(store: Store) -> None:
 
 def test_no_more_are_accepted_than_may_be_open(store: Store) -> None:
     add(store, "a")
-    assert not store.add("b", "", "call", most=1, share=1, now=NOW)
+    assert store.add("b", "", "call", most=1, share=1, now=NOW) is Admission.MANY
     assert store.get("b", since=0) is None
     store.end("a", DONE, now=NOW)
-    assert store.add("b", "", "call", most=1, share=1, now=NOW)
+    assert store.add("b", "", "call", most=1, share=1, now=NOW) is Admission.ACCEPTED
 
 
 def test_one_owner_has_no_more_than_a_share(store: Store) -> None:
     def accepted(job: str, owner: str) -> bool:
-        return store.add(job, owner, "call", most=10, share=2, now=NOW)
+        return store.add(job, owner, "call", most=10, share=2, now=NOW) is Admission.ACCEPTED
 
     assert [accepted(job, "bob") for job in "abc"] == [True, True, False]
     assert accepted("d", "ann")
@@ -92,7 +93,7 @@ def test_one_owner_has_no_more_than_a_share(store: Store) -> None:
 def test_owners_take_turns(store: Store) -> None:
     jobs = [("b1", "bob"), ("b2", "bob"), ("b3", "bob"), ("a1", "ann"), ("n1", ""), ("a2", "ann")]
     for number, (job, owner) in enumerate(jobs):
-        assert store.add(job, owner, "call", most=10, share=10, now=NOW + number)
+        store.add(job, owner, "call", most=10, share=10, now=NOW + number)
     taken = [claim(store, now=NOW + 10 + number / 10) for number in range(len(jobs))]
     assert [found.id for found in taken if found] == ["b1", "a1", "n1", "b2", "a2", "b3"]
 
@@ -218,7 +219,14 @@ def test_redis_forgets_by_itself(redis: RedisServer) -> None:
     store.report("a", "checks", {})
     assert {redis.client.ttl(key) for key in redis.client.keys("*")} == {-1}
     store.end("a", DONE, now=NOW)
-    assert all(0 < redis.client.ttl(key) <= RETENTION for key in redis.client.keys("*"))
+    counts = {"faultbook:bytes", "faultbook:ended:ann"}
+    lasting = {key for key in redis.client.keys("*") if redis.client.ttl(key) == -1}
+    assert lasting == counts
+    assert all(redis.client.ttl(key) <= RETENTION for key in redis.client.keys("*"))
+    for key in set(redis.client.keys("*")) - counts:
+        redis.client.delete(key)  # as it does when their time has come
+    assert store.purge(NOW + 1) == 1
+    assert redis.client.keys("*") == []
     store.close()
 
 
