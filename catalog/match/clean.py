@@ -56,6 +56,12 @@ _ENTITIES: Final = {
     b"&amp;": b"&",
 }
 
+# In an address that holds a message, such as the one that opens a new issue.
+_PERCENT: Final = re.compile(rb"%(0[AaDd]|[2-7][0-9A-Fa-f])")
+# Letters and signs as wide as the ideographs that they are written among.
+_WIDE: Final = re.compile("[\uff01-\uff5e]")
+_NARROW: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+
 _QUOTES: Final = re.compile(rb"\x01?[\"'`]")
 _LEVEL: Final = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _DATE: Final = rb"\d{4}[-/]\d\d[-/]\d\d[T ,_]\d\d:\d\d:\d\d[^\n\]| ]{0,20}"
@@ -74,6 +80,7 @@ _PREFIX: Final = re.compile(
     rb"|[IWEF]\d{4} " + _TIME + rb" [\w./-]{1,160}+:\d{1,6}\])"  # c10's glog
     rb"|" + _DATE + rb" [\w.-]{1,64} [\w.@-]{1,64}+\[\d{1,10}\]:"  # journald
     rb"|" + _DATE + rb":?|" + _TIME + rb"|\d{1,4}:(?= )"  # time; srun
+    rb"|\d{1,3}+(?:\.\d{1,3}){3}:(?= )"  # pdsh
     rb"|std(?:out|err) [FP](?= )"  # containerd
     rb"|[\w.-]{1,64}+:\d{1,10}:\d{1,10} \[\d{1,3}\](?= NCCL)"
     rb"|[A-Z](?:(?<=[IWEF])\d{4} " + _TIME + rb" +\d{1,10}(?= )"  # glog
@@ -81,6 +88,7 @@ _PREFIX: Final = re.compile(
     rb"|" + _LEVEL + rb"(?::[\w.]{1,80}+:|:| -|(?=[\x00 |]))"
     rb"|- (?:[\w.]{1,100}+ - )?(?=" + _LEVEL + rb")"  # logging's usual format
     rb"|[\w./-]{1,160}+(?:(?::[\w.<>]{1,60}+)?:\d{1,6}(?:\]| -)| {1,24}\|(?= ))"  # origins; compose
+    rb"|[+-]\d{4} [\w.*/-]{1,300}+:(?= \{)"  # fluentd
     rb"|\|(?= )|[E>](?=   )|(?:> ?){1,16}+(?=[^ >])"  # CI tables, loguru; pytest; quoted mail
     rb")){1,10}"
 )
@@ -110,6 +118,10 @@ def _char_of(entity: bytes) -> bytes:
     return unescape(entity.decode("ascii"))[:1].encode("latin-1", "replace").rjust(len(entity), b"\x00")
 
 
+def _percent(found: re.Match[bytes]) -> bytes:
+    return bytes((int(found[1], 16),)).rjust(3, b"\x00")
+
+
 def _unprefixed(line: bytes) -> bytes:
     found = _PREFIX.match(line)
     return line if found is None else b"\x00" * found.end() + line[found.end() :]
@@ -117,6 +129,8 @@ def _unprefixed(line: bytes) -> bytes:
 
 def clean(text: str) -> bytes:
     """The text without colours, escapes, entities and carriage returns; same length, see above."""
+    if not text.isascii() and _WIDE.search(text):
+        text = text.translate(_NARROW)
     data = text.encode("latin-1", "replace")
     if b"\x1b" in data:
         data = _ANSI.sub(_blank, data)
@@ -134,6 +148,8 @@ def clean(text: str) -> bytes:
         data = _ENTITY.sub(_entity, data)
         for entity, char in _ENTITIES.items():
             data = data.replace(entity, char.rjust(len(entity), b"\x00"))
+    if b"%20" in data:
+        data = _PERCENT.sub(_percent, data)
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\x00\n").replace(b"\r", b"\n")
     return data
@@ -266,7 +282,12 @@ class Pasted:
         """The cleaned text without wrappers and prefixes in its regions, each process's lines together."""
         if b"\n" in data:
             data = self._separated(data)
-        found = [each for start, stop in self.regions for each in wrapped(self.text, start, stop)]
+
+        def is_prefix(start: int, end: int) -> bool:
+            known = _PREFIX.match(data, start)
+            return known is not None and known.end() <= end and not data[known.end() : end].strip(b"\x00 ")
+
+        found = [each for region in self.regions for each in wrapped(self.text, *region, is_prefix)]
         if found:
             self.wraps = Wraps(found)
             data = without_wrappers(data, found)

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 from typing import Final
 
@@ -50,7 +51,7 @@ _NAME: Final = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_
 _RAISED: Final = re.compile(rb"(?:E(?:rror|xception|xit)|OutOfResources|Interrupt|Expired)(?![\w.])")
 # What C++ prints of an exception that nobody caught, behind its class.
 _THROWN: Final = re.compile(
-    _RAISED.pattern + rb"|terminate called after throwing an instance of '(?P<thrown>[^'\n]{1,200})'"
+    rb"terminate called after throwing an instance of '(?P<thrown>[^'\n]{1,200})'"
     rb"[\x00\x01\s]{1,400}what\(\):[\x00\x01 ]{0,8}"
 )
 _CLASS_BEFORE: Final = re.compile(
@@ -321,12 +322,22 @@ def _name_before(data: bytes, end: int) -> bytes:
 def raised(pasted: Pasted, start: int, stop: int) -> Iterator[Raised]:
     """The exceptions printed between two offsets: `SomeError: message`, `SomeError("message")`, a bare class,
     or what ended a C++ program."""
+    named = _named(pasted, start, stop)
+    if pasted.data.find(b"terminate called", start, stop) < 0:
+        return named
+    return merge(named, _thrown(pasted, start, stop), key=lambda raised: raised.start)
+
+
+def _thrown(pasted: Pasted, start: int, stop: int) -> Iterator[Raised]:
+    for found in _THROWN.finditer(pasted.data, start, stop):
+        name = found["thrown"].decode("latin-1")
+        yield Raised(name, found.start(), found.end(), pasted.line_end(found.end()))
+
+
+def _named(pasted: Pasted, start: int, stop: int) -> Iterator[Raised]:
     data = pasted.data
-    for found in _THROWN.finditer(data, start, stop):
+    for found in _RAISED.finditer(data, start, stop):
         end = found.end()
-        if (thrown := found["thrown"]) is not None:
-            yield Raised(thrown.decode("latin-1"), found.start(), end, pasted.line_end(end))
-            continue
         name = _name_before(data, end)
         begin = end - len(name)
         last = name.rpartition(b".")[2]

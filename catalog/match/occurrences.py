@@ -108,6 +108,7 @@ def together(
     """Equal messages as one, and whether some were left out; a traceback's source lines are no messages."""
     occurrences: dict[tuple[int, bool, bytes], Occurrence] = {}
     variants: Counter[tuple[int, bool]] = Counter()
+    markers = list(context.chain_markers(pasted))
     whose: dict[tuple[int, bool, str], tuple[int, bool, bytes]] = {}
     """The messages by their text without the rank that prints it."""
     for place, wraps, inside in outermost(places):
@@ -125,7 +126,8 @@ def together(
         occurrence = occurrences[identity]
         occurrence.wraps = occurrence.wraps or wraps
         occurrence.spans.append((place.start, place.end))
-        quoted = inside or _is_quoted(pasted, raised, place.start)
+        again = len(occurrence.spans) > 1 and _is_again(pasted, markers, occurrence.spans[-2][1], place.start)
+        quoted = inside or again or _is_quoted(pasted, raised, place.start)
         occurrence.tally.add(pasted, place.start, place.end, whence, quoted=quoted)
     told = [
         occurrence
@@ -133,6 +135,17 @@ def together(
         if not source or (group, False) not in variants
     ]
     return told, any(count > VARIANTS for count in variants.values())
+
+
+def _is_again(pasted: Pasted, markers: Sequence[int], end: int, start: int) -> bool:
+    """Whether the later block of a chain ends with what its earlier block ended with, between two offsets."""
+    at = bisect_left(markers, end)
+    if bisect_left(markers, start) - at != 1:
+        return False
+    return (
+        context.tracebacks_between(pasted, end, markers[at]) == 0
+        and context.tracebacks_between(pasted, markers[at], start) == 1
+    )
 
 
 def _is_quoted(pasted: Pasted, raised: Sequence[Raised], start: int) -> bool:

@@ -20,21 +20,26 @@ SUMMARY: Final = 400
 """Characters above a traceback in which torchrun says whose it is."""
 
 _RANK: Final = re.compile(
-    r"\b(?:global_)?rank[ =:]{0,2}(\d{1,5})|\[default(\d{1,5})\]|^\[\d{1,4},(\d{1,5})\]<|^(\d{1,4}): "
+    r"\b(?:global_)?rank[ =:]{0,2}(\d{1,5})|\[default(\d{1,5})\]|^\[\d{1,4},(\d{1,5})\]<"
+    r"|^ {0,3}(?:[A-Za-z][\w.-]{1,62}: )?(\d{1,4}): "
     r"|^\[(?:trainer|worker)(\d{1,5})\]:|@\d{1,6},(\d{1,5})\]<",
     re.IGNORECASE,
 )
 _RANK_TAGS: Final = re.compile(r"(?<![A-Za-z])((?:TP|PP|DP|EP|CP)\d{1,5})(?![A-Za-z0-9])")
 _HOST: Final = re.compile(
     r"\[pod/([\w.-]{1,253})[/\]]"  # kubectl logs --prefix
+    r"|^((?:\d{1,3}\.){3}\d{1,3}): "  # pdsh, by address
     r"|\([\w.:-]{1,80} pid=\d{1,10}, ip=([\w.:]{1,45})\)"  # Ray
-    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|^\d{4}-\d\d-\d\dT[\d:.,+-]{8,22}Z?)"  # syslog, journald
+    r"|(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?|^\d{4}-\d\d-\d\dT[\d:.,+-]{8,22}Z?)"
+    # syslog's and journald's
     r" ([\w.-]{1,64}) [\w.@/-]{1,64}(?:\[\d{1,10}\])?: "
     r"|^([A-Za-z][\w.-]{1,62}) {1,24}\| "  # docker compose
     r"|^([\w.-]{1,64}):\d{1,10}:\d{1,10} \[\d{1,3}\] NCCL "
     r"|^\[([A-Za-z][\w.-]{0,62}):\d{1,10}\] "  # mpirun's own
-    r"|^([A-Za-z][\w.-]{1,62}): (?=\[|\d{4}-)"  # pdsh
+    r"|^([A-Za-z][\w.-]{1,62}): (?=\[|\d{4}-|\d{1,4}: )"  # pdsh
 )
+# torch.multiprocessing.spawn's, above a traceback
+_SPAWNED: Final = re.compile(r"-- Process (\d{1,5}) terminated with the following error:\s{0,4}\Z")
 _SUMMARY: Final = re.compile(r"^[ \t]{0,8}(time|host|rank) {1,12}: ([^\n]{1,200})$", re.MULTILINE)
 
 
@@ -65,7 +70,10 @@ def origin(pasted: Pasted, offset: int) -> Origin:
     if around is not None:
         begin = next((start for start, end in around.messages if start <= offset <= end), offset)
         inner = _said(pasted.text[begin : min(offset, begin + PREFIX)])
-        return inner.or_else(Origin(around.rank, around.host, around.stamp))
+        before = _said(
+            pasted.text[max(pasted.line_start(around.start), around.start - PREFIX) : around.start]
+        )
+        return inner.or_else(Origin(around.rank, around.host, around.stamp)).or_else(before)
     start = pasted.line_start(offset)
     if start and offset - start >= REACH:
         return UNKNOWN  # somewhere in a line without an end, far from what stands before it
@@ -80,6 +88,8 @@ def origin(pasted: Pasted, offset: int) -> Origin:
             found = found.or_else(_said(head))
             if head.rstrip(" :").endswith("traceback"):
                 found = found.or_else(_summed_up(pasted.text[max(0, start - SUMMARY) : start]))
+            elif found.rank is None and (spawned := _SPAWNED.search(pasted.text, max(0, start - 80), start)):
+                found = found.or_else(Origin(int(spawned[1])))
     return found
 
 

@@ -24,7 +24,8 @@ _TAG: Final = re.compile(
     rb"|\([\w.:-]{1,80} pid=\d{1,10}(?:, ip=[\w.:]{1,45})?\)"  # Ray, vLLM
     rb"|\[(?:rank|default|worker|trainer)?\d{1,5}\]:"  # torchrun
     rb"|\[(?:[\w.-]{1,80}@)?\d{1,5},\d{1,5}\](?=<)"  # mpirun
-    rb"|\d{1,4}:(?= )"  # srun
+    rb"| {0,3}+\d{1,4}:(?= )"  # srun
+    rb"|(?:\d{1,3}\.){3}\d{1,3}:(?= )"  # pdsh
     rb"|[A-Za-z][\w.-]{1,62} {1,24}\|(?= )"  # docker compose
     rb"|[\w.-]{1,64}:\d{1,10}:\d{1,10} \[\d{1,3}\](?= NCCL))"
     rb"(?:<std(?:out|err)>:?)? ?"

@@ -42,6 +42,8 @@ EXCEPTIONS: Final = 20_000
 LISTED: Final = 25
 ALIKE: Final = 1000
 """Different exceptions of one text that are compared without what differs from rank to rank."""
+BEHIND: Final = 1 << 9
+"""Characters behind a message in which a traceback may begin: its line's prefix is among them."""
 LEFT: Final = 3
 """Characters around a complete message from which a longer one may be meant."""
 SHORT: Final = 2048
@@ -174,7 +176,8 @@ class Work:
         if judged and judged[0][0].score >= POSSIBLE:
             self.covered += occurrence.spans
         self.truncated = self.truncated or len(judged) > MOST_SIBLINGS + 1
-        role: Role = "wrapper" if occurrence.wraps else "root-cause"
+        wraps = occurrence.wraps or self._announces(place)
+        role: Role = "wrapper" if wraps else "root-cause"
         for verdict, member in listed(judged):
             captured = values(self.pasted, place, member)
             self.weights[member.entry.record_id] = group.weight
@@ -202,10 +205,23 @@ class Work:
 
     def _reports_another(self, place: Extent) -> bool:
         """Whether a message tells of an exception: in its own words, or in a traceback right behind it."""
-        behind = self.pasted.data[place.end : place.end + len(context.HEADER) + 4].lstrip(AROUND)
         at = bisect_right(self.raised, place.start, key=lambda raised: raised.start)
         inside = at < len(self.raised) and self.raised[at].start < place.end
-        return inside or behind.startswith(context.HEADER)
+        return inside or self._traceback_behind(place) >= 0
+
+    def _traceback_behind(self, place: Extent) -> int:
+        """Where the traceback begins that stands right behind a message, -1 for none; its line may have a
+        prefix, as the message's has.
+        """
+        behind = self.pasted.data[place.end : place.end + BEHIND]
+        at = len(behind) - len(behind.lstrip(AROUND))
+        return place.end + at if behind.startswith(context.HEADER, at) else -1
+
+    def _announces(self, place: Extent) -> bool:
+        """Whether a message ends by announcing another process's or thread's traceback."""
+        data, at = self.pasted.data, self._traceback_behind(place)
+        same_line = at >= 0 and b"\n" not in data[place.end : at]
+        return at >= 0 and (same_line or data[place.start : place.end].rstrip(AROUND).endswith(b":"))
 
     def match_of(
         self,

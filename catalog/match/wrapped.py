@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,8 @@ from catalog.match.stamps import Stamp, epoch, stamp
 
 LONGEST: Final = 1 << 20
 """Characters of one object that are read."""
+PREFIXES: Final = 400
+"""Characters before an object in which its line begins."""
 SMALLEST: Final = 1 << 8
 """Values up to this long are looked at for ranks, hosts and times."""
 
@@ -23,12 +25,15 @@ _PAIR: Final = re.compile(
     r'"(?P<name>[^"\\\n]{1,60})"\s{0,4}:\s{0,4}(?:"(?P<text>[^"\\]*+(?:\\.[^"\\]*+)*+)(?:"|\Z)|(?P<number>\d{1,20}(?:\.\d{1,9})?))',
     re.DOTALL,
 )
+_FIRST: Final = ('"', " ", "\n", "\r")
+"""What an object's opening bracket has behind it."""
 _MESSAGES: Final = frozenset(
     (
         *("log", "message", "msg", "line", "text", "event", "body", "textpayload"),
-        *("short_message", "full_message", "error_message", "detail", "details", "reason"),
+        *("short_message", "full_message", "error_message", "detail", "details", "reason", "stringvalue"),
         *("error", "err", "exception", "exc_info", "exc_text"),
-        *("traceback", "stack", "stacktrace", "stack_trace"),
+        *("traceback", "stack", "stacktrace", "stack_trace", "error_stack_trace", "error_stack"),
+        *("exception_message", "exception_stacktrace"),
     )
 )
 _STACK: Final = "py_callstack"
@@ -37,7 +42,7 @@ _NUMBER: Final = re.compile(r"\d{9,20}(?:\.\d{1,9})?")
 _TIMES: Final = frozenset(("time", "timestamp", "ts", "@timestamp", "asctime", "datetime", "created"))
 _RANKS: Final = frozenset(("rank", "global_rank"))
 _HOSTS: Final = frozenset(
-    ("host", "hostname", "node", "nodename", "node_name", "pod", "pod_name", "instance")
+    ("host", "hostname", "host_name", "node", "nodename", "node_name", "pod", "pod_name", "instance")
 )
 
 
@@ -60,27 +65,26 @@ class Wrapped:
         return epoch(self.time) if _NUMBER.fullmatch(self.time) else stamp(self.time)
 
 
-def wrapped(text: str, start: int, stop: int) -> Iterator[Wrapped]:
-    """The objects with a message that lines between two offsets consist of."""
-    at = (
-        start
-        if text.startswith("{", start) and text[start - 1 : start] in ("", "\n")
-        else _next(text, start, stop)
-    )
-    while at >= 0:
+def wrapped(text: str, start: int, stop: int, is_prefix: Callable[[int, int], bool]) -> Iterator[Wrapped]:
+    """The objects with a message that lines between two offsets consist of, behind prefixes that loggers and
+    launchers put before a line.
+    """
+    at = start
+    while (at := text.find("{", at, stop)) >= 0:
         end = text.find("\n", at, stop)
         end = stop if end < 0 else end
-        if text[at:end].strip() == "{":  # printed over several lines
-            end = _closing(text, end, stop)
-        if (found := _read(text, at, min(end, at + LONGEST))) is not None:
-            yield found
-        at = _next(text, end, stop)
-
-
-def _next(text: str, at: int, stop: int) -> int:
-    """Where the next line with an object begins; -1 where none does."""
-    found = text.find("\n{", at, stop)
-    return found + 1 if found >= 0 else -1
+        if text[at + 1 : at + 2] not in _FIRST:
+            at = end
+            continue
+        begin = max(start, text.rfind("\n", start, at) + 1, at - PREFIXES)
+        # A region may begin inside a line: what is before it there is unknown.
+        whole = text[begin - 1 : begin] in ("", "\n")
+        if whole and (begin == at or is_prefix(begin, at)):
+            if text[at:end].strip() == "{":  # printed over several lines
+                end = _closing(text, end, stop)
+            if (found := _read(text, at, min(end, at + LONGEST))) is not None:
+                yield found
+        at = end
 
 
 def _closing(text: str, at: int, stop: int) -> int:
@@ -95,7 +99,7 @@ def _read(text: str, start: int, end: int) -> Wrapped | None:
     host: str | None = None
     time: str | None = None
     for pair in _PAIR.finditer(text, start, end):
-        name = pair["name"].lower()
+        name = pair["name"].lower().replace(".", "_")
         value = pair["text"] if pair["text"] is not None else pair["number"]
         if (name in _MESSAGES or name == _STACK) and pair["text"]:
             messages[f"{name}{len(messages)}"] = pair.span("text")

@@ -3,6 +3,8 @@ itself."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from catalog.match import MATCH, POSSIBLE, Capture, Matcher, Site
@@ -348,6 +350,53 @@ def test_a_cause_that_its_wrapper_quotes_is_counted_once(matcher: Matcher, wrapp
     assert (found.count, found.ranks) == (2, (0, 1))
     [found] = [match for match in matcher.match(text * 3).matches if match.record_id == OUTPUT_S]
     assert found.count == 3
+
+
+def test_what_is_raised_again_is_counted_once(matcher: Matcher) -> None:
+    """A process pool prints what its worker raised, and raises it itself."""
+    error = "ValueError: Unsupported output_s dtype torch.uint8"
+    again = _chain(CAUSE, error, error)
+    [found] = matcher.match(again).matches
+    assert (found.count, found.role) == (1, "root-cause")
+    [found] = matcher.match(f"{again}\n{again}").matches
+    assert found.count == 2
+    [found] = matcher.match(_chain("And another one:", error, error)).matches
+    assert found.count == 2
+
+
+def _announced(message: str, *between: str) -> tuple[Matcher, str]:
+    site = Site("a/spawn.py", "join", (3,), "SpawnError")
+    inner = entry("inner", "Unsupported output_s dtype {output_s.dtype}", site)
+    trace = _stack("b.py", 3, "f", "ValueError: Unsupported output_s dtype torch.uint8")
+    text = "\n".join([f"a.SpawnError: {message.replace('{n}', '3')}", *between, trace])
+    return Matcher([inner, entry("outer", f"{message}{{trace}}", site)]), text
+
+
+def test_a_message_that_announces_a_traceback_wraps_it() -> None:
+    matcher, text = _announced("-- Process {n} terminated with the following error:\n")
+    report = matcher.match(text)
+    assert [(match.record_id, match.role) for match in report.matches] == [
+        ("inner", "root-cause"),
+        ("outer", "wrapper"),
+    ]
+    assert report.root_cause == 0
+
+
+def test_a_launcher_s_traceback_behind_a_message_is_none_of_its(matcher: Matcher) -> None:
+    launcher = _stack("launch.py", 3, "main", "subprocess.CalledProcessError: Command failed")
+    report = matcher.match(f"ValueError: Unsupported output_s dtype torch.uint8\n{launcher}")
+    assert [(match.record_id, match.role) for match in report.matches] == [(OUTPUT_S, "root-cause")]
+
+
+@pytest.mark.parametrize("tag", ["", "(EngineCore_0 pid=1179302) ERROR 12-02 09:14:05 [core.py:708] "])
+def test_a_log_line_above_a_traceback_is_about_that(tag: str) -> None:
+    site = Site("a/core.py", "main", (3,), "logging")
+    logged = replace(entry("logged", "The engine core failed to start.", site, curated=False), logged=True)
+    trace = _stack("b.py", 3, "f", "ValueError: nobody knows")
+    text = "".join(f"{tag}{line}\n" for line in ["The engine core failed to start.", *trace.split("\n")])
+    report = Matcher([logged]).match(text)
+    assert not report.has_match
+    assert report.matches[0].evidence[-1] == "a log line about another error"
 
 
 def test_a_cause_that_only_its_wrapper_tells_counts(matcher: Matcher) -> None:

@@ -86,6 +86,14 @@ WATCHDOG = (
         ("Aborted (core dumped)", "aborted", "secondary"),
         ("ImportError: /x/_C.abi3.so: undefined symbol: _ZN3c105ErrorC2E", "undefined-symbol", ""),
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "shared-library", ""),
+        ("CUDA_EXCEPTION_14, Warp Illegal Address.", "cuda-illegal-memory-access", ""),
+        ("n1:12:34 [3] enqueue.cc:1456 NCCL WARN Cuda failure 2 'out of memory'", "cuda-out-of-memory", ""),
+        (
+            "n1:12:34 [3] socket.cc:4 NCCL WARN socketStartConnect: Connect to peer failed : refused",
+            "nccl-network",
+            "",
+        ),
+        ("Exception: WorkerProc initialization failed due to an exception.", "worker-failed", "secondary"),
         ("[ 9.1] NVRM: Xid (PCI:0000:04:00): 31, pid=7, name=python, MMU Fault", "gpu-xid", ""),
     ],
 )

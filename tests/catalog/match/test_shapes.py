@@ -157,6 +157,65 @@ Root Cause (first observed failure):
             Said(2, (0, 8), ("node1", "node2")),
             id="pdsh",
         ),
+        pytest.param(
+            "\n".join(f"{rank:>2}: {line}" for line in _stack() for rank in (3, 12)),
+            Said(2, (3, 12)),
+            id="srun, aligned",
+        ),
+        pytest.param(f"gpu-7: 3: {ERROR}", Said(1, (3,), ("gpu-7",)), id="pdsh over srun"),
+        pytest.param(
+            "\n".join(f"10.0.0.{host}: {line}" for line in _stack() for host in (2, 3)),
+            Said(2, (), ("10.0.0.2", "10.0.0.3")),
+            id="pdsh, by address",
+        ),
+        pytest.param(
+            f"Dec 02 09:14:05.123456 gpu-7 serve[12]: {ERROR}",
+            Said(1, (), ("gpu-7",), "Dec 02 09:14:05.123456"),
+            id="journald, precise",
+        ),
+        pytest.param(
+            f"{AT.format(5)} stderr F {json.dumps({'levelname': 'ERROR', 'message': ERROR, 'rank': 3})}",
+            Said(1, (3,), (), AT.format(5)),
+            id="an object behind containerd's prefix",
+        ),
+        pytest.param(
+            f"[pod/w-2/main] {json.dumps({'msg': ERROR, 'exc_info': chr(10).join(_stack())})}",
+            Said(1, (), ("w-2",)),
+            id="an object behind a pod's name, said twice",
+        ),
+        pytest.param(
+            "2026-12-02 09:14:05.000000000 +0000 kubernetes.var.log.serve: "
+            + json.dumps({"log": f"{ERROR}\n", "kubernetes": {"pod_name": "w-0"}}),
+            Said(1, (), ("w-0",), "2026-12-02 09:14:05.000000000 +0000"),
+            id="fluentd",
+        ),
+        pytest.param(
+            json.dumps(
+                {
+                    "@timestamp": EPOCH,
+                    "host.name": "gpu-7",
+                    "error.message": ERROR,
+                    "error.stack_trace": "\n".join(_stack()),
+                }
+            ),
+            Said(1, (), ("gpu-7",), EPOCH),
+            id="elastic",
+        ),
+        pytest.param(
+            json.dumps(
+                {
+                    "body": {"stringValue": ERROR},
+                    "attributes": [{"key": "exception.stacktrace", "value": {"stringValue": ERROR}}],
+                }
+            ),
+            Said(),
+            id="open telemetry",
+        ),
+        pytest.param(
+            "-- Process 3 terminated with the following error:\n" + "\n".join(_stack()),
+            Said(1, (3,)),
+            id="torch's spawn",
+        ),
         pytest.param(f"node1:12:99 [3] NCCL WARN {ERROR}", Said(1, (), ("node1",)), id="nccl"),
         pytest.param("\n".join(f"E   {line}" for line in _stack()), Said(), id="pytest"),
         pytest.param(

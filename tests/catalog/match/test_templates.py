@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -135,6 +136,8 @@ WITHOUT_STACK: dict[str, Callable[[Case], str | bytes]] = {
     "loguru": lambda case: f"2026-01-01 00:00:00.123 | ERROR    | sglang.srt:run:12 - {case.message}",
     "JSON value": lambda case: json.dumps({"level": "error", "msg": case.message, "rank": 3}),
     "JSON in JSON": lambda case: json.dumps({"outer": json.dumps({"m": case.last, "rank": 1})}),
+    "address": lambda case: f"https://example.org/new?title={quote(case.last)}",
+    "among ideographs": lambda case: f"启动时报错：{case.exception}：{case.message}\n怎么解决？",
     "repr": lambda case: f"caught {case.exception}({case.message!r})",
     "pytest summary": lambda case: f"FAILED tests/test_it.py::test_it[32-2] - {case.last}",
     "wrapped by another": lambda case: (
