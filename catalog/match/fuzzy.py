@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from catalog.match.aligning import align
 from catalog.match.literals import Group, Index
 from catalog.match.model import MATCH
 from catalog.match.prepared import GRAM, LONGEST, codes
@@ -21,11 +23,8 @@ POOL: Final = 60
 """Groups that share most grams with a text, looked at one by one."""
 LENGTH: Final = 0.35
 """How much a template's length takes from what it shares: little, since most texts are cut or changed."""
-CUT: Final = 10.0
-"""How much more a template is worth that a text is the beginning of; falls with the fourth power of what
-part of the text that leaves to values."""
-ENDS: Final = 3
-"""Characters of a template's end by which a text is known to be whole."""
+RANK: Final = 9.0
+"""Characters that a text says more of a template that shares e times as much with it."""
 SAID: Final = 16
 """Literal characters from which a cut text is as good as what is left of it."""
 _CEILING: Final = MATCH - 0.01
@@ -103,21 +102,18 @@ class Fuzzy:
     def _ordered(
         self, key: bytes, pool: list[tuple[int, tuple[float, float]]], certainty: float
     ) -> Iterator[Like]:
-        """The groups of a pool (number, rank, likeness), those that a cut text begins with first."""
-        groups = [self._index.group(number) for number, _ in pool]
-        whole = any(_ends(key, group) for group in groups[:3])
+        """The groups of a pool (number, rank, likeness), by how they lie in the text and by their rank."""
         ranked = []
-        for group, (_, (rank, like)) in zip(groups, pool, strict=True):
-            said = begun(key, group.keys)
-            part = said / len(key)
-            ranked.append((rank if whole else rank * (1 + CUT * part**4), like, 0 if whole else said, group))
+        for number, (rank, like) in pool:
+            group = self._index.group(number)
+            worth, said = align(key, group.keys)
+            ranked.append((worth + RANK * math.log(rank), like, said, group))
         ranked.sort(key=lambda item: -item[0])
         ceiling = _CEILING
-        grams = {key[at : at + GRAM] for at in range(len(key) - GRAM + 1)}
         for _, like, said, group in ranked:
             like = max(like, said / len(key)) if said >= SAID else like
             score = min(ceiling, certainty * like)
-            yield Like(group, score, max(said, min(len(key), _covered(grams, group.keys))))
+            yield Like(group, score, said)
             ceiling = score - 1e-4
 
     def _holding(self, key: bytes, limit: int) -> list[Like]:
@@ -144,43 +140,3 @@ def _most(rank: Numbers, most: int) -> list[int]:
     if len(few) > most:
         few = few[np.argpartition(-rank[few], most)[:most]]
     return few.tolist()
-
-
-def begun(key: bytes, keys: Sequence[bytes]) -> int:
-    """How many literal characters of a template a text consists of that is its beginning, cut anywhere in a
-    literal or a value; 0 where it is none.
-    """
-    first, *rest = keys
-    if not key.startswith(first):
-        return len(key) if first.startswith(key) else 0
-    at = said = len(first)
-    for literal in filter(None, rest):
-        found = key.find(literal, at, at + LONGEST + len(literal))
-        if found < 0:
-            begun = (
-                size
-                for size in range(min(len(literal), len(key) - at), 0, -1)
-                if key.endswith(literal[:size])
-            )
-            return said + next(begun, 0)
-        said += len(literal)
-        at = found + len(literal)
-    return said
-
-
-def _ends(key: bytes, group: Group) -> bool:
-    """Whether a text ends as a template does."""
-    last = group.keys[-1].rstrip(b".")
-    return len(last) >= ENDS and key.rstrip(b".").endswith(last[-ENDS:])
-
-
-def _covered(grams: set[bytes], keys: Sequence[bytes]) -> int:
-    """How many characters of a template's literals lie in grams of a text."""
-    count = 0
-    for literal in keys:
-        end = 0
-        for at in range(len(literal) - GRAM + 1):
-            if literal[at : at + GRAM] in grams:
-                count += at + GRAM - max(end, at)
-                end = at + GRAM
-    return count

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from catalog.match import context
+from catalog.match.aligning import begun
 from catalog.match.clean import AROUND, Chunk, key
-from catalog.match.fuzzy import begun
+from catalog.match.fuzzy import POOL, Like
 from catalog.match.literals import Group, distinct, siblings
 from catalog.match.model import MATCH, POSSIBLE, Match
 from catalog.match.occurrences import raised_before
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 GUESSED: Final = 8
 """Messages without a record that the fuzzy tier is asked about, and the guesses it may make in all."""
 LEAST_LIKE: Final = 0.21
-LONGER: Final = 6
+LEAST_SAID: Final = 8
+"""A guess has this likeness, or so many of its literal characters in the text."""
+LONGER: Final = 3
 """Literal characters that a guess has to have more of than what is found complete."""
 CLEARLY: Final = 0.02
 """So much more than a likeness a beginning has to be worth to be said instead."""
@@ -36,15 +40,68 @@ likelier than a message found complete."""
 STEP: Final = 1e-4
 """By how much guesses differ that are put in order."""
 _MOST: Final = MATCH - 0.01
+_PROSE: Final = re.compile(r"[A-Za-z_]{2} [A-Za-z_]{2}")
 
 
 class Likely(NamedTuple):
-    """A guess: templates with one text, how sure, of which part of the text and why."""
+    """A guess: templates with one text, how sure, of which part of the text and why; `said` are their literal
+    characters that the text has."""
 
     score: float
     group: Group
     span: tuple[int, int]
     why: str
+    said: int
+
+
+class Rivals:
+    """What is complete in one message, beside the templates that are most like it, `ordered` best first."""
+
+    def __init__(self, work: Work, complete: Iterable[Match], ordered: Sequence[Like]) -> None:
+        self._work = work
+        self.complete = list(complete)
+        self._sure = [match for match in self.complete if match.score >= MATCH]
+        self._place = {like.group.number: at for at, like in enumerate(ordered)}
+
+    def beaten(self, at: int, like: Like) -> list[Match]:
+        """Which of the complete templates the one at a place is likelier than.
+
+        One of many words has to have fewer in the message by some; one of few comes later in the order, or
+        has fewer words where it is not in it.
+        """
+        weights, groups = self._work.weights, self._work.groups
+        beaten = []
+        for match in self.complete:
+            weight = weights[match.record_id]
+            if weight >= ENOUGH or match in self._sure:
+                behind = weight + LONGER <= like.said
+            elif (place := self._place.get(groups[match.record_id].number)) is not None:
+                behind = place > at
+            else:
+                behind = weight <= like.said
+            if behind:
+                beaten.append(match)
+        return beaten
+
+    def of(self, group: Group) -> Match | None:
+        """The complete one of these templates."""
+        ids = self._work.groups
+        return next((match for match in self.complete if ids[match.record_id] is group), None)
+
+    def all_sure_in(self, matches: Sequence[Match]) -> bool:
+        """Whether every match is among these."""
+        return all(match in matches for match in self._sure)
+
+    def is_sure(self, match: Match) -> bool:
+        return match in self._sure
+
+
+def may_hide(values: Iterable[str], weight: int) -> bool:
+    """Whether the values of a complete template may be words of a longer one: they say more than its own
+    words do, or two words in a row.
+    """
+    values = tuple(values)
+    return sum(map(len, values)) > weight or any(_PROSE.search(value) for value in values)
 
 
 def guesses(work: Work, found: list[Match]) -> list[Match]:
@@ -65,24 +122,33 @@ def guesses(work: Work, found: list[Match]) -> list[Match]:
         span = (end - len(work.pasted.data[start:end].lstrip(AROUND)), end)
         wanted = key(context.without_launcher(message))
         # A message too short for one gram is like any record: a query may ask for those, a paste not.
-        like = work.matcher.fuzzy.search(wanted, GUESSED) if len(wanted) >= GRAM else []
-        within = [match for match in found if match.match_type == "pattern" and match.span[0] < end]
-        within = [match for match in within if start < match.span[1]]
-        sure = [match for match in within if match.score >= MATCH]
-        for group, score, said in like:
-            # What more of the text is taken from is likelier than a short message that is all there.
-            shorter = [match for match in within if work.weights[match.record_id] + LONGER <= said]
-            if any(match not in shorter for match in sure):
+        ordered = work.matcher.fuzzy.search(wanted, POOL) if len(wanted) >= GRAM else []
+        within = (match for match in found if match.match_type == "pattern")
+        rivals = Rivals(work, (m for m in within if m.span[0] < end and start < m.span[1]), ordered)
+        for number, begin in list(begins.items()):
+            if start <= begin.span[0] < end and ordered and begin.said <= ordered[0].said:
+                del begins[number]
+        ceiling = 1.0
+        for at, like in enumerate(ordered[:GUESSED]):
+            score, group = min(like.score, ceiling), like.group
+            if (complete := rivals.of(group)) is not None:
+                ceiling = min(ceiling, complete.score - STEP)
                 continue
-            if shorter and not beaten and _is_meant(wanted, group, said):
+            # What more of the text is taken from is likelier than a short message that is all there.
+            shorter = rivals.beaten(at, like)
+            if not rivals.all_sure_in(shorter):
+                continue
+            if shorter and not beaten:
                 for match in shorter:
-                    if match not in sure or _is_part(work, match, group):
+                    if not rivals.is_sure(match) or (
+                        _is_meant(wanted, like) and _is_part(work, match, group)
+                    ):
                         beaten[match.record_id] = min(match.score, _MOST - STEP)
-                score = max(score, *(worth + STEP for worth in beaten.values()), 0.0)
+            score = min(ceiling, max(score, *(worth + STEP for worth in beaten.values()), 0.0))
             if group.number in begins and begins[group.number].score <= score + CLEARLY:
                 del begins[group.number]
-            if score >= LEAST_LIKE and group.number not in begins:
-                likely.append(Likely(score, group, span, "similar words"))
+            if (score >= LEAST_LIKE or like.said >= LEAST_SAID) and group.number not in begins:
+                likely.append(Likely(score, group, span, "similar words", like.said))
     likely += begins.values()
     for at, match in enumerate(found):
         if match.record_id in beaten:
@@ -90,9 +156,10 @@ def guesses(work: Work, found: list[Match]) -> list[Match]:
     return found + list(_told(work, found, _in_turn(likely, beaten.values())))
 
 
-def _is_meant(wanted: bytes, group: Group, said: int) -> bool:
+def _is_meant(wanted: bytes, like: Like) -> bool:
     """Whether most of a template is in a message, or most of a message is a template's beginning."""
-    return said >= LEAST_OF * group.weight or begun(wanted, group.keys) >= LEAST_OF * len(wanted)
+    least = like.said >= LEAST_OF * like.group.weight
+    return least or begun(wanted, like.group.keys) >= LEAST_OF * len(wanted)
 
 
 def _is_part(work: Work, match: Match, group: Group) -> bool:
@@ -115,7 +182,7 @@ def _in_turn(likely: list[Likely], beaten: Iterable[float]) -> list[Likely]:
 
 def _told(work: Work, found: Sequence[Match], likely: Iterable[Likely]) -> Iterator[Match]:
     known = {name for match in found for name in (match.record_id, *match.siblings)}
-    for score, group, span, why in likely:
+    for score, group, span, why, _ in likely:
         for member in distinct(group.within(work.scope)):
             if member.entry.record_id not in known:
                 known.add(member.entry.record_id)
@@ -147,5 +214,5 @@ def _begun(work: Work, known: Sequence[Match]) -> dict[int, Likely]:
         score = POSSIBLE + (MATCH - POSSIBLE) * 0.9 * min(1.0, (said - SOME) / (2 * ENOUGH))
         if number not in found or score > found[number].score:
             span = (start, pasted.line_end(start))
-            found[number] = Likely(score, group, span, "begins as this message does")
+            found[number] = Likely(score, group, span, "begins as this message does", said)
     return found

@@ -14,6 +14,7 @@ from catalog.match import causes, context
 from catalog.match.clean import has_prefix, key
 from catalog.match.context import Head
 from catalog.match.extent import Extent, behind_own_class, typed_end
+from catalog.match.guessing import may_hide
 from catalog.match.literals import MOST_SIBLINGS, Found, Group, Member, Scope
 from catalog.match.model import MATCH, Match, Report
 from catalog.match.occurrences import SAYING
@@ -97,7 +98,7 @@ def _report(
     group, first = place.group, members[0]
     message = text[begin:]
     captured = read(first, message)
-    if captured is None:
+    if captured is None or may_hide(captured, group.weight):
         return None
     end = _end(text, first, captured, group)
     if end is None:

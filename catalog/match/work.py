@@ -14,6 +14,7 @@ from catalog.match.causes import role_of
 from catalog.match.clean import AROUND, Chunk, Pasted, key
 from catalog.match.context import Frame, Raised
 from catalog.match.extent import Extent, extent
+from catalog.match.guessing import may_hide
 from catalog.match.known import known_in, without_numbers
 from catalog.match.literals import MOST_SIBLINGS, Group, Index, Scope
 from catalog.match.model import MATCH, POSSIBLE, Entry, Match, MatchType, Role, Unmatched
@@ -44,8 +45,7 @@ ALIKE: Final = 1000
 """Different exceptions of one text that are compared without what differs from rank to rank."""
 BEHIND: Final = 1 << 9
 """Characters behind a message in which a traceback may begin: its line's prefix is among them."""
-LEFT: Final = 3
-"""Characters around a complete message from which a longer one may be meant."""
+MARKS: Final = b".,:;!?()[]{}<>-=*#"
 SHORT: Final = 2048
 """A text up to this long without any exception in it is taken as a message itself."""
 _WORD: Final = re.compile(r"[\w.-]{3,80}")
@@ -294,8 +294,12 @@ class Work:
         (start, end), data = messages[0], self.pasted.data
         if any(match.match_type != "pattern" for match in sure):
             return False
+        for match in sure:
+            if may_hide((capture.value for capture in match.captures), self.weights[match.record_id]):
+                return True
         before, behind = min(match.span[0] for match in sure), max(match.span[1] for match in sure)
-        return len(key(data[start:before])) + len(key(data[behind:end])) > LEFT
+        # Marks alone are no word of a longer message.
+        return any(key(part).strip(MARKS) for part in (data[start:before], data[behind:end]))
 
     def unmatched(self) -> tuple[Unmatched, ...]:
         """The exceptions in which nothing was found, each once."""

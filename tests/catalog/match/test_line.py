@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.match import Entry, Matcher, Site, line
+from catalog.match.guessing import may_hide
 from catalog.match.literals import EVERYTHING
 from catalog.template import key_of
 from tests.catalog.match.conftest import entry
@@ -16,14 +17,18 @@ from tests.catalog.match.test_templates import CASES, Case
 
 
 def test_what_it_answers_is_what_all_texts_are_answered(matcher: Matcher) -> None:
-    answered = 0
-    texts = [text for case in CASES for text in (case.message, case.last, f"pkg.errors.{case.last}")]
-    for text in texts:
-        report = line.look_up(matcher, text, EVERYTHING)
-        if report is not None:
-            answered += 1
-            assert report == matcher.match_any(text)
-    assert answered >= 0.9 * len(texts)
+    answered = asked = 0
+    for case in CASES:
+        # What values may hide a longer message in is left to the other way.
+        words = len(key_of(case.message)) - len(key_of("".join(case.captured)))
+        hidden = may_hide(case.captured, words)
+        for text in (case.message, case.last, f"pkg.errors.{case.last}"):
+            report = line.look_up(matcher, text, EVERYTHING)
+            asked += not hidden
+            if report is not None:
+                answered += 1
+                assert report == matcher.match_any(text)
+    assert answered >= 0.9 * asked >= 0.7 * 3 * len(CASES)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
