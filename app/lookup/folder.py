@@ -6,17 +6,15 @@ Whatever is not read is named with its reason.
 
 from __future__ import annotations
 
-import codecs
-import gzip
 import os
 import re
 import stat
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from app.lookup.packed import LOOKED_AT, Stream, encoding_of, utf8
 from catalog.match.gathering import Source
 
 DEPTH: Final = 8
@@ -32,13 +30,9 @@ TOTAL: Final = 512 << 20
 """Bytes of all files together."""
 COUNTED: Final = 8 << 30
 """Bytes of a file whose lines are counted up to its tail."""
-LOOKED_AT: Final = 4096
-"""Bytes by which a file of no text is told."""
-
 ERROR_FILE: Final = "error.json"
 """What torchelastic has a process leave of the exception that its log ends with."""
 
-_TEXT: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _RANK: Final = re.compile(
     r"(?:^|[._-])(?:global[_-]?)?(?:rank|tp|trainer|task)[._-]?(\d{1,5})(?![\d])", re.IGNORECASE
 )
@@ -120,8 +114,8 @@ def _inside(folder: Path, prefix: str, depth: int, left: _Left) -> Iterator[Log 
                     yield Skipped(name, f"a folder more than {DEPTH} deep")
             else:
                 yield from _file(Path(entry.path), name, left)
-        except (OSError, EOFError, zlib.error) as error:
-            yield Skipped(name, getattr(error, "strerror", None) or str(error))
+        except OSError as error:
+            yield Skipped(name, error.strerror or str(error))
 
 
 def _printable(name: str) -> str:
@@ -156,27 +150,35 @@ def _parts(
     if opened.seekable():
         size = opened.seek(0, os.SEEK_END)
         opened.seek(0)
-    packed = source.name.endswith(".gz")
     # What is unpacked is bounded as what is read is.
-    stream = gzip.GzipFile(fileobj=opened) if packed else opened
+    stream = Stream(opened)
+    if stream.foreign is not None:
+        yield Skipped(source.name, f"packed by {stream.foreign}; unpack it first")
+        return
     content = stream.read(min(HEAD + TAIL, left.bytes))
     left.bytes -= len(content)
     more = stream.read(1) != b""
-    if not any_content and b"\0" in content[:LOOKED_AT] and not content.startswith(_TEXT):
+    encoding = encoding_of(content)
+    if not any_content and encoding is None and b"\0" in content[:LOOKED_AT]:
         yield Skipped(source.name, "no text")
         return
+    if stream.damage is not None:
+        whole = f"all behind its first {len(content):,} bytes: " if content else ""
+        yield Skipped(source.name, f"{whole}{stream.damage}")
+        if not content:
+            return
     if not more:
-        yield Log(source, _utf8(content))
+        yield Log(source, utf8(content, encoding))
         return
-    if packed or left.bytes < TAIL or not size or size > COUNTED:
+    if stream.packed or left.bytes < TAIL or not size or size > COUNTED:
         yield Skipped(source.name, f"all behind its first {len(content) >> 20} MiB")
-        yield Log(source, _utf8(content))
+        yield Log(source, utf8(content, encoding))
         return
-    yield Log(source, content[:HEAD])
+    yield Log(source, utf8(content[:HEAD], encoding))
     lines = 1 + _newlines(opened, size - TAIL)
     yield Skipped(source.name, f"what lies between its first {HEAD >> 20} and its last {TAIL >> 20} MiB")
     tail = opened.read(TAIL)
-    yield Log(Source(source.name, lines, source.rank, source.host), tail)
+    yield Log(Source(source.name, lines, source.rank, source.host), utf8(tail, encoding))
 
 
 def _newlines(opened: BinaryIO, stop: int) -> int:
@@ -187,10 +189,3 @@ def _newlines(opened: BinaryIO, stop: int) -> int:
         count += block.count(b"\n")
         stop -= len(block)
     return count
-
-
-def _utf8(content: bytes) -> bytes:
-    """A text of PowerShell's encoding in the usual one."""
-    if content.startswith(_TEXT):
-        return content.decode("utf-16", "replace").encode("utf-8", "replace")
-    return content.removeprefix(codecs.BOM_UTF8)

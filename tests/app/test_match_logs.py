@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from collections.abc import Callable
 from io import BytesIO
@@ -271,9 +273,58 @@ def test_a_name_that_a_terminal_would_act_on(tmp_path: Path, write: Write) -> No
     assert found["file"] == "a\ufffd[31m\ufffd.log"
 
 
-def test_powershell_s_encoding(tmp_path: Path, write: Write) -> None:
-    write("a.log", ERROR.encode("utf-16"))
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_encodings_of_windows(tmp_path: Path, write: Write, encoding: str) -> None:
+    write("a.log", ERROR.encode(encoding))
     assert [found["id"] for found in _answer(tmp_path)["matches"]] == [RECORD]
+
+
+def test_of_a_long_file_in_powershell_s_encoding_both_ends_are_read(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "HEAD", 1000)
+    monkeypatch.setattr(folder, "TAIL", 2000)
+    filler = "an ordinary line\n" * 1000
+    write("rank_4.log", f"{ERROR}\n{filler}{OTHER}\n".encode("utf-16"))
+    places = {found["id"]: found["line"] for found in _answer(tmp_path)["matches"]}
+    assert places == {RECORD: 1, OTHER_RECORD: 1002}
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress], ids=["gzip", "bzip2"])
+@pytest.mark.parametrize("name", ["rank_1.log.1.gz", "rank_1.log"])
+def test_what_packs_a_log_is_told_by_its_content(
+    tmp_path: Path, write: Write, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    write(name, pack(f"first\n{ERROR}".encode()))
+    [found] = _answer(tmp_path)["matches"]
+    assert (found["id"], found["line"], found["ranks"]) == (RECORD, 2, [1])
+    [piped] = log(BytesIO(pack(ERROR.encode())), "standard input")
+    assert isinstance(piped, Log)
+    assert piped.content == ERROR.encode()
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data[: len(data) // 2] + b"\0" * 99])
+def test_of_a_damaged_packed_log_what_is_whole_is_read(
+    tmp_path: Path, write: Write, damage: Callable[[bytes], bytes]
+) -> None:
+    lines = "".join(f"an ordinary line {number}\n" for number in range(40_000))
+    write("a.gz", damage(gzip.compress(f"{ERROR}\n{lines}".encode())))
+    answer = _answer(tmp_path)
+    assert [found["id"] for found in answer["matches"]] == [RECORD]
+    [skipped] = answer["skipped"]
+    assert skipped["file"] == "a.gz"
+    assert skipped["reason"].startswith("all behind its first ")
+
+
+def test_what_is_only_called_packed_is_read_as_it_is(tmp_path: Path, write: Write) -> None:
+    write("a.gz", ERROR)
+    assert [found["id"] for found in _answer(tmp_path)["matches"]] == [RECORD]
+
+
+@pytest.mark.parametrize(("content", "name"), [(lzma.compress(b"x"), "xz"), (b"\x28\xb5\x2f\xfdx", "zstd")])
+def test_another_packing_is_named(content: bytes, name: str) -> None:
+    [found] = log(BytesIO(content), "a.log")
+    assert found == Skipped("a.log", f"packed by {name}; unpack it first")
 
 
 def test_one_stream_is_read_whatever_it_holds() -> None:
