@@ -14,6 +14,7 @@
     ├── HeadersTooLarge       431  more bytes of header fields than are read here
     ├── InternalError         500  our mistake
     └── Unavailable           503  busy or down: try again later
+        └── Busy                   every place is taken: one will be free once a run has ended
 
 A subclass with a `slug` of its own becomes a page at /about/problems/{slug}; its docstring is the
 page's text.
@@ -244,6 +245,10 @@ class Unavailable(Problem):
         super().__init__(
             detail, headers={"Retry-After": str(retry_after), **(headers or {})}, members=members
         )
+
+
+class Busy(Unavailable):
+    """Every place is taken by runs that end in time: who waits will find one."""
 
 
 # Says more than the status' own phrase, which is all that the router knows.

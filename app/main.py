@@ -33,9 +33,6 @@ from app.http.urls import Prefix
 from app.pages import about
 from app.settings import Settings, is_loopback
 
-RUNS_OF_ONE = 4
-"""Runs that one key may have at once for each worker of this host: others find places in the queue."""
-
 
 def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | None = None) -> FastAPI:
     """The service with `chosen` settings (default: environment) and `routers` (default: `capabilities()`)."""
@@ -59,7 +56,6 @@ def create_app(chosen: Settings | None = None, *, routers: list[APIRouter] | Non
         lambda: open_ledger(chosen.data, chosen.broker_url),
         named=keys.named,
         longest=chosen.run_timeout,
-        most=None if chosen.broker_url else RUNS_OF_ONE * max(chosen.workers, 1),
     )
     app.state.readiness = {}
     problems.install(app)

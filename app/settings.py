@@ -307,6 +307,12 @@ has not ended never goes. What open jobs ask takes half of all at most, and an e
 job is refused with 503. The file in the data folder uses freed pages again, and gives what is left of them
 back to the disk within ten minutes; with Redis, its `maxmemory` has to be half as much again.
 
+A key's seconds are those for which its runs had a worker, however they ended, and those for which upstream's
+interpreter was at its calls, loading and compiling included. A host that vanished is paid for until it was
+last seen, at most two seconds before it went; one that was told to leave gives its run back and costs
+nothing. One replica has four runs of a key under way for each worker, its own or the cluster's: beyond, a
+request is refused with 503, and a job waits.
+
 `faultbook keys NAME --scope diagnose` makes a key, shows it once on standard error, and prints the entry
 that `{variable("api_keys")}` or its file holds in its place: `NAME:SCOPES:sha256-DIGEST`, scopes joined by
 `+`, and a fourth part where the key's runs have a limit of seconds a day. `read` looks up and reads,

@@ -19,12 +19,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 
 from app.access.caller import Caller
-from app.errors import Forbidden, TooManyRequests, Unavailable
+from app.errors import Busy, Forbidden, TooManyRequests
 from app.files import private
 
 DAY = 86_400
 FILE = "usage.sqlite"
 KEPT_DAYS = 62
+
+RUNS_OF_ONE = 4
+"""Runs that one key may have at once for each worker there is: others find places in the queue."""
 
 log = logging.getLogger("faultbook.access")
 
@@ -106,7 +109,6 @@ class Quotas:
     run takes at most, by one for each replica.
 
     longest   seconds that one run may take
-    most      runs of one key that may be under way at once, or wait for a worker; None: any number
     """
 
     def __init__(
@@ -116,7 +118,6 @@ class Quotas:
         *,
         named: Callable[[str], Caller | None] = Caller,
         longest: float = 60.0,
-        most: int | None = None,
     ) -> None:
         """`ledger` is called when the first seconds are counted or asked for; `named` finds a key's caller
         by its name, None where it is gone.
@@ -125,8 +126,9 @@ class Quotas:
         self._clock = clock
         self._named = named
         self._longest = longest
-        self._most = most
-        self._under_way: Counter[str] = Counter()
+        self._placed: Counter[str] = Counter()
+        # Seconds that what is under way may take.
+        self._granted: defaultdict[str, float] = defaultdict(float)
         # What the ledger could not take.
         self._owed: defaultdict[tuple[str, int], float] = defaultdict(float)
         # What it last said, for when it cannot be read.
@@ -137,31 +139,46 @@ class Quotas:
         return self._open()
 
     @asynccontextmanager
-    async def run(self, owner: str) -> AsyncIterator[Turn]:
-        """One run of `owner` (a caller's name): TooManyRequests, Unavailable or Forbidden where it may not
-        begin.
+    async def run(self, owner: str, places: int) -> AsyncIterator[Turn]:
+        """One run of `owner` (a caller's name), which takes one of the `places` that an owner with a name may
+        have: TooManyRequests, Busy or Forbidden where it may not begin.
+        """
+        if owner and self._placed[owner] >= places:
+            raise Busy(f"{places} runs of the key {owner} are under way.", retry_after=1)
+        self._placed[owner] += 1
+        try:
+            async with self.beside(owner, self._longest) as turn:
+                yield turn
+        finally:
+            self._placed[owner] -= 1
+
+    @asynccontextmanager
+    async def beside(self, owner: str, longest: float) -> AsyncIterator[Turn]:
+        """What takes seconds of `owner` and no worker, `longest` at most: TooManyRequests or Forbidden where
+        it may not begin.
         """
         turn = Turn()
-        self._under_way[owner] += 1
+        others = self._granted[owner]
+        self._granted[owner] += longest
         try:
-            await run_in_threadpool(self._begin, owner, self._under_way[owner] - 1)
+            await run_in_threadpool(self._begin, owner, others)
             yield turn
         finally:
             try:
                 # A job that is cancelled has spent what it has spent.
                 await shield(run_in_threadpool(self.charge, owner, turn.seconds))
             finally:
-                self._under_way[owner] -= 1
+                self._granted[owner] -= longest
+                if self._granted[owner] < 1e-6:
+                    del self._granted[owner]
 
-    def _begin(self, owner: str, others: int) -> None:
-        """As `admit`, with `others` of the owner's runs under way."""
+    def _begin(self, owner: str, others: float) -> None:
+        """As `admit`, where others of the owner's that are under way may take so many seconds."""
         caller = self._named(owner)
         if caller is None:
             raise Forbidden(f"The key {owner} is not one of this service any more.")
-        if owner and self._most is not None and others >= self._most:
-            raise Unavailable(f"{others} runs of the key {owner} are under way.", retry_after=1)
         left = self._left(caller)
-        if others and others * self._longest >= left:
+        if others and others >= left:
             raise TooManyRequests(
                 f"Runs of the key {owner} that are under way may take the {left:.1f} seconds that are left "
                 "of its quota of today.",

@@ -9,6 +9,7 @@ from redis import Redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from app.cluster.names import ALIVE, SEEN
 from app.worker.slot import GRACE
 
 RESTORE = 2
@@ -61,6 +62,15 @@ def connect(url: str, patience: float = 5.0) -> Redis:
         url, decode_responses=True, socket_timeout=patience, socket_connect_timeout=patience, retry=retry
     )
     return client
+
+
+def held(redis: Any, node: str, began: float) -> float:
+    """Seconds for which a node (with its queue's name) has had a run: until now or, where it has vanished,
+    until it was last seen. What it did after that nobody knows, and nobody pays for.
+    """
+    now, seen = broker_time(redis), redis.zscore(SEEN, node)
+    gone = seen is not None and seen < now - ALIVE
+    return max(0.0, (seen if gone else now) - began)
 
 
 def broker_time(redis: Any) -> float:

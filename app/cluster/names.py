@@ -52,10 +52,19 @@ def cancel_key(run: str) -> str:
     return f"{PREFIX}:cancel:{run}"
 
 
+NODE = "node"
+"""Which node is at a run."""
+
 BEGAN = "began"
-"""The time of Redis at which the node began."""
+"""The time of Redis at which it began."""
+
+DELIVERIES = "deliveries"
+"""How often the run was delivered to one that did not give it back."""
+
+LOST = "lost"
+"""Seconds for which nodes had it that have vanished."""
 
 
 def holder_key(run: str) -> str:
-    """Hash: which node is at a run, since when, and how often it was delivered."""
+    """Hash: NODE, BEGAN, DELIVERIES and LOST of a run."""
     return f"{PREFIX}:run:{run}"

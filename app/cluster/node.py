@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from celery.worker import state
 from redis import Redis, RedisError
 
 from app.cluster import names
-from app.cluster.broker import broker_time, connect, make_celery
+from app.cluster.broker import broker_time, connect, held, make_celery
 from app.cluster.wire import Unreadable, outcome_json, queue_of, read_job, worker_json
 from app.settings import Settings
 from app.worker.messages import Outcome, Worker
@@ -59,13 +60,14 @@ class Node:
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="runs", daemon=True)
         self._leaving = Event()
+        self._queue = ""
         self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
     def serve(self) -> None:
         """Start the worker process, tell of it, and take runs until a signal ends that; raises CannotWork."""
         self._thread.start()
         worker = self._await(self._started())
-        queue = queue_of(worker)
+        queue = self._queue = queue_of(worker)
         beats = Thread(target=self._beat, args=(queue, worker), name="beats", daemon=True)
         beats.start()
         # Celery warns of root because of pickled messages, which are not accepted here.
@@ -152,13 +154,15 @@ class Node:
         if any(value is not None for value in known):
             return True
         key = names.holder_key(run)
-        holder = self._lasting(self._redis.hget, key, "node")
-        before = self._lasting(self._redis.hincrby, key, "deliveries", 1) - 1
-        now = self._lasting(broker_time, self._redis)
-        self._lasting(self._redis.hset, key, mapping={"node": self.name, names.BEGAN: now})
-        self._lasting(self._redis.expire, key, names.OUTCOME_KEPT)
-        if before:
+        holder, began = self._lasting(self._redis.hmget, key, [names.NODE, names.BEGAN])
+        before = self._lasting(self._redis.hincrby, key, names.DELIVERIES, 1) - 1
+        if before and began:
             log.warning("run %s comes again: %s, which had it, is gone", run, holder)
+            lost = self._lasting(held, self._redis, f"{self._queue}:{holder}", float(began))
+            self._lasting(self._redis.hincrbyfloat, key, names.LOST, lost)
+        now = self._lasting(broker_time, self._redis)
+        self._lasting(self._redis.hset, key, mapping={names.NODE: self.name, names.BEGAN: now})
+        self._lasting(self._redis.expire, key, names.OUTCOME_KEPT)
         if before < MOST_DELIVERIES:
             return False
         self._write(
@@ -168,7 +172,9 @@ class Node:
         return True
 
     def _write(self, run: str, outcome: Outcome) -> None:
-        text = outcome_json(outcome)
+        """Write an outcome down; its seconds are those of hosts that vanished with it, too."""
+        lost = float(self._lasting(self._redis.hget, names.holder_key(run), names.LOST) or 0.0)
+        text = outcome_json(replace(outcome, seconds=outcome.seconds + lost))
         self._lasting(self._redis.set, names.outcome_key(run), text, ex=names.OUTCOME_KEPT)
 
     def _lasting(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -195,7 +201,7 @@ class Node:
             except FutureTimeout:
                 if _is_leaving():
                     running.cancel()
-                    self._lasting(self._redis.hincrby, names.holder_key(run), "deliveries", -1)
+                    self._lasting(self._redis.hincrby, names.holder_key(run), names.DELIVERIES, -1)
                     raise Reject("this host leaves", requeue=True) from None
                 if self._is_cancelled(run):
                     running.cancel()

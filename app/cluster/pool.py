@@ -14,7 +14,7 @@ from celery.exceptions import OperationalError
 from redis import RedisError
 from starlette.concurrency import run_in_threadpool
 
-from app.cluster.broker import broker_time, connect, make_celery, visibility
+from app.cluster.broker import connect, held, make_celery, visibility
 from app.cluster.names import (
     ALIVE,
     BEAT,
@@ -22,6 +22,8 @@ from app.cluster.names import (
     COUNTS,
     KINDS,
     KNOWN,
+    LOST,
+    NODE,
     OUTCOME_KEPT,
     RESTARTS,
     SEEN,
@@ -35,7 +37,7 @@ from app.cluster.names import (
 from app.cluster.wire import job_json, queue_of, read_outcome, read_worker
 from app.settings import Settings
 from app.worker.messages import Job, Outcome, Worker
-from app.worker.pool import WAITING_PER_WORKER, PoolBusy, Spent, uncounted
+from app.worker.pool import WAITING_PER_WORKER, PoolBusy, PoolFull, Spent, uncounted
 from kernels.target import Target
 
 log = logging.getLogger("faultbook.cluster")
@@ -94,6 +96,11 @@ class ClusterPool:
         ]
 
     @property
+    def places(self) -> int:
+        """Live hosts' worker processes; 1 at least."""
+        return max(sum(self._alive.values()), 1)
+
+    @property
     def alive(self) -> dict[str, int]:
         """Live hosts' worker processes by queue."""
         return dict(self._alive)
@@ -140,13 +147,11 @@ class ClusterPool:
             outcome = await self._outcome(answer, queue)
             spent(outcome.seconds)
             return outcome
-        except BaseException as end:
+        except BaseException:
             with suppress(RedisError):
-                seconds = await asyncio.shield(run_in_threadpool(self._cancel, run))
-                # A host that vanished is not the owner's to pay for.
-                if isinstance(end, asyncio.CancelledError):
-                    self.seconds += seconds
-                    spent(seconds)
+                seconds = await asyncio.shield(run_in_threadpool(self._cancel, run, queue))
+                self.seconds += seconds
+                spent(seconds)
             raise
         finally:
             self._waiting.pop(run, None)
@@ -162,7 +167,7 @@ class ClusterPool:
         except RedisError as error:
             raise PoolBusy("the broker cannot be reached") from error
         if length >= hosts * WAITING_PER_WORKER:
-            raise PoolBusy(f"every worker of {queue} is busy")
+            raise PoolFull(f"every worker of {queue} is busy")
 
     async def _send(self, run: str, job: Job, queue: str) -> None:
         def send() -> None:
@@ -186,11 +191,12 @@ class ClusterPool:
         self.seconds += outcome.seconds
         return outcome
 
-    def _cancel(self, run: str) -> float:
-        """Have a run ended; the seconds for which it has had a worker."""
+    def _cancel(self, run: str, queue: str) -> float:
+        """Have a run ended; the seconds for which it has had a worker, as far as its host was seen."""
         self._redis.set(cancel_key(run), "1", ex=OUTCOME_KEPT)
-        began: Any = self._redis.hget(holder_key(run), BEGAN)
-        return max(0.0, broker_time(self._redis) - float(began)) if began else 0.0
+        found: Any = self._redis.hmget(holder_key(run), [NODE, BEGAN, LOST])
+        node, began, lost = found
+        return float(lost or 0.0) + (held(self._redis, f"{queue}:{node}", float(began)) if began else 0.0)
 
     async def _look(self) -> None:
         """Keep up with who is there."""

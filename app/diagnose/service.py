@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from asyncio import timeout
+from asyncio import sleep, timeout
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
 
-from app.access.quotas import MemoryLedger, Quotas
+from app.access.quotas import RUNS_OF_ONE, MemoryLedger, Quotas
 from app.diagnose import fixes as fix_search
 from app.diagnose import schemas
 from app.diagnose.advice import advice
@@ -31,13 +31,13 @@ from app.diagnose.identity import identity, interpreter
 from app.diagnose.passing import Passing
 from app.diagnose.recent import Given
 from app.diagnose.rows import RecordIds, Rows
-from app.errors import ContentTooLarge, Fault, Forbidden, TooManyRequests, Unavailable
+from app.errors import Busy, ContentTooLarge, Fault, Forbidden, TooManyRequests, Unavailable
 from app.settings import Settings, run_allowed
-from app.upstream.asking import Upstream
+from app.upstream.asking import Upstream, unasked
 from app.upstream.comparing import launches_safely
 from app.worker.compiling import Compiler, Uncompiled
 from app.worker.messages import Environment, Job, Outcome, Worker, written_out
-from app.worker.pool import PoolBusy, Runs, WorkerPool
+from app.worker.pool import PoolBusy, PoolFull, Runs, WorkerPool
 from catalog import current
 from catalog.additions import request
 from kernels.call import Call
@@ -51,13 +51,16 @@ VERSION = version("faultbook")
 MAX_TRIED = 3
 """Repairs of an answer at level run: each of them was run."""
 
+AGAIN = 0.2
+"""Seconds between looks for a place for a repair's run."""
+
 T = TypeVar("T")
 
 Report = Callable[[str, dict[str, Any]], Awaitable[None]]
 """Told of each step of a diagnosis: its kind, and what there is to say of it."""
 
 
-async def _nobody(_kind: str, _data: dict[str, Any]) -> None:
+async def nobody(_kind: str, _data: dict[str, Any]) -> None:
     """Reports that nobody reads."""
 
 
@@ -170,7 +173,7 @@ class Diagnoser:
         return identity(asked, question.level, question.worker, self._dataset_version, VERSION, limits)
 
     async def diagnose(
-        self, question: Question, report: Report = _nobody, *, obstacle: str = ""
+        self, question: Question, report: Report = nobody, *, obstacle: str = ""
     ) -> schemas.DiagnosisModel:
         """The diagnosis; raises ContentTooLarge or Unavailable where a run was asked for and cannot be
         had. An `obstacle` given is why there is to be no run.
@@ -241,9 +244,26 @@ class Diagnoser:
             and storage(question.call) <= self._settings.max_tensor_bytes
             and not _is_elsewhere(question)
         )
-        return await self._upstream.ask(
-            question.operation, question.call, question.seed, examination, self._record_id, runs=runs
-        )
+        operation, record_id = question.operation, self._record_id
+        try:
+            async with self._quotas.beside(question.owner, self._settings.upstream_timeout) as turn:
+
+                def spent(seconds: float) -> None:
+                    turn.add(seconds)
+                    self._pool.seconds += seconds if runs else 0.0
+
+                return await self._upstream.ask(
+                    operation,
+                    question.call,
+                    question.seed,
+                    examination,
+                    record_id,
+                    runs=runs,
+                    spent=spent,
+                )
+        except (Forbidden, TooManyRequests) as problem:
+            # The call itself was the last that its owner may run.
+            return unasked(operation, examination, str(problem.detail), record_id)
 
     async def _try(self, question: Question, repairs: Sequence[Repair], report: Report) -> list[Tried]:
         """Run the repairs one after another, for as long altogether as one run may take, until MAX_TRIED
@@ -262,14 +282,14 @@ class Diagnoser:
             if fits and _buildable(repair.call) and monotonic() < deadline:
                 try:
                     async with timeout(limit) as scope:
-                        outcome = await self._run(question, repair.call)
+                        outcome = await self._run_once_free(question, repair.call, deadline)
                 except TimeoutError:
                     if not scope.expired():
                         raise
                     tried.append(Tried(repair))
                     continue
-                except (Forbidden, TooManyRequests):
-                    deadline = monotonic()  # the call itself was the last that its owner may run
+                except (Busy, Forbidden, TooManyRequests):
+                    deadline = monotonic()  # or the call itself was the last that its owner may run
                     tried.append(Tried(repair))
                     continue
                 limit = max(deadline - monotonic(), 0)
@@ -280,6 +300,18 @@ class Diagnoser:
             if outcome is None or outcome.agrees or not fails:
                 tried.append(Tried(repair, outcome))
         return tried
+
+    async def _run_once_free(self, question: Question, call: Call, deadline: float) -> Outcome:
+        """A run, as soon as there is a place for it: what was run before is not to be run again for want of
+        one. Busy where there is none until then.
+        """
+        while True:
+            try:
+                return await self._run(question, call)
+            except Busy:
+                if monotonic() >= deadline:
+                    raise
+            await sleep(AGAIN)
 
     def _awaited(self, question: Question) -> bool:
         """Whether the run is for whichever worker joins first: one for a stated GPU may never find it."""
@@ -332,8 +364,11 @@ class Diagnoser:
         try:
             faulting = self._settings.allow_faulting_runs
             job = Job(question.operation.name, call, question.seed, faulting)
-            async with self._quotas.run(question.owner) as turn:
+            places = RUNS_OF_ONE * self._pool.places
+            async with self._quotas.run(question.owner, places) as turn:
                 return await self._pool.run(job, question.worker, turn.add)
+        except PoolFull as error:
+            raise Busy(f"No run now: {error}.") from None
         except PoolBusy as error:
             raise Unavailable(f"No run now: {error}.") from None
 

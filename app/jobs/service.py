@@ -18,8 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from app.diagnose.schemas import DiagnosisModel
-from app.diagnose.service import Diagnoser, Question, directly
-from app.errors import InternalError, NotFound, Problem, Unavailable
+from app.diagnose.service import Diagnoser, Question, Report, directly, nobody
+from app.errors import Busy, InternalError, NotFound, Problem, Unavailable
 from app.jobs.answers import repeated, shareable
 from app.jobs.asking import Asked, read_asked
 from app.jobs.store import Admission, Claim, Ending, Event, Kept, Status, Store, StoreUnavailable
@@ -49,6 +49,9 @@ MOST_STREAMS = 256
 
 PATIENCE = 120.0
 """Seconds that a job waits for a worker that is lost, or does not start."""
+
+QUEUED = 3600.0
+"""Seconds that a job waits for a place among runs that end in time."""
 
 LONGEST_SHARED = 256 << 10
 """Characters of an answer that may answer equal questions. Each job keeps its own: what is longer, for a call
@@ -208,7 +211,7 @@ class Jobs:
     # --- how they are carried out
 
     async def _diagnosis(
-        self, question: Question, job: str | None = None, *, fresh: bool = False
+        self, question: Question, job: str | None = None, report: Report = nobody, *, fresh: bool = False
     ) -> tuple[DiagnosisModel, str, bool]:
         """A diagnosis, the key under which it may answer equal questions, and whether it is stored as it
         is.
@@ -225,10 +228,6 @@ class Jobs:
                     answer = repeated(stored, stored.id if own else job or secrets.token_hex(16))
                     self._count(answer)
                     return answer, "", own
-
-        async def report(kind: str, data: dict[str, Any]) -> None:
-            if job is not None:
-                await self._report(job, kind, data)
 
         answer = await self._diagnoser.diagnose(question, report)
         if job is not None:
@@ -292,14 +291,24 @@ class Jobs:
             return _failed(InternalError("The log has the cause under this job's id."), claim.id)
 
     async def _patiently(self, claim: Claim) -> Ending:
-        """The diagnosis; a worker that is busy or lost is waited for."""
+        """The diagnosis. A worker that is lost is waited for, and longer a place where all are taken."""
         question = replace(await read_asked(claim.request).question(), owner=claim.owner)
-        deadline = monotonic() + PATIENCE
+        began = missed = monotonic()
+        told: list[tuple[str, dict[str, Any]]] = []
+
+        async def report(kind: str, data: dict[str, Any]) -> None:
+            if (kind, data) not in told:  # before it was waited, and after
+                told.append((kind, data))
+                await self._report(claim.id, kind, data)
+
         while True:
             try:
-                answer, key, _ = await self._diagnosis(question, claim.id)
+                answer, key, _ = await self._diagnosis(question, claim.id, report)
             except Unavailable as problem:
-                if monotonic() < deadline:
+                now = monotonic()
+                if isinstance(problem, Busy):
+                    missed = now
+                if now < min(missed + PATIENCE, began + QUEUED):
                     await asyncio.sleep(POLL)
                     continue
                 return await self._without_run(claim, Status.INTERRUPTED, f"interrupted: {problem.detail}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,12 @@ from kernels.registry import Operation
 
 RecordIds = Callable[[Operation, type[Check[Any]]], str | None]
 
+WAITING = 8
+"""Calls that one process may have, those that wait for it included; beyond, it is not asked."""
+
+AGAIN = 0.1
+"""Seconds after which a process that was to end is ended again: it may have been starting."""
+
 
 def opened(settings: Settings) -> Upstream | None:
     """Upstream's interpreter where the settings name one; nothing is started before it is asked."""
@@ -44,15 +51,16 @@ class Upstream:
         self._running = self._made(launches=True)
         self._stating = self._made(launches=False)
 
-    def _made(self, *, launches: bool) -> Oracle:
+    def _made(self, *, launches: bool) -> Queue:
         settings = self._settings
-        return Oracle(
+        oracle = Oracle(
             settings.upstream_python,
             [prefix.strip() for prefix in settings.upstream_modules.split(",") if prefix.strip()],
             limit=settings.upstream_timeout,
             memory=int(settings.max_tensor_bytes) * 8,
             launches=launches,
         )
+        return Queue(oracle)
 
     def close(self) -> None:
         """End the processes."""
@@ -68,17 +76,58 @@ class Upstream:
         record_id: RecordIds,
         *,
         runs: bool,
+        spent: Callable[[float], None],
     ) -> UpstreamModel:
         """What upstream says of the call, and how that relates to the checks.
 
         runs   whether kernels may be launched on it; it then fits into the memory allowed, too
+        spent  told for how many seconds its process was at the call, also where that is cancelled
         """
         try:
             question = job(operation, call, seed)
         except NotAllKnown as error:
-            return _model(operation, examination, Answer("not-run", str(error)), record_id)
-        oracle = self._running if runs else self._stating
-        return _model(operation, examination, await run_in_threadpool(oracle.ask, question), record_id)
+            return unasked(operation, examination, str(error), record_id)
+        queue = self._running if runs else self._stating
+        return _model(operation, examination, await queue.ask(question, spent), record_id)
+
+
+class Queue:
+    """An oracle's calls, one after another. Who waits holds no thread: the service's are for all."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        self._turn = asyncio.Lock()
+        self._calls = 0
+
+    def close(self) -> None:
+        """End the process."""
+        self._oracle.close()
+
+    async def ask(self, question: dict[str, Any], spent: Callable[[float], None]) -> Answer:
+        """The oracle's answer; cancelled, its process is ended."""
+        if self._calls >= WAITING:
+            return Answer("not-run", "as many calls as may wait for upstream's interpreter do")
+        self._calls += 1
+        try:
+            async with self._turn:
+                return await self._answer(question, spent)
+        finally:
+            self._calls -= 1
+
+    async def _answer(self, question: dict[str, Any], spent: Callable[[float], None]) -> Answer:
+        asked = asyncio.ensure_future(run_in_threadpool(self._oracle.ask, question))
+        try:
+            return await asyncio.shield(asked)
+        finally:
+            while not asked.done():  # cancelled, perhaps while the process was just being started
+                self._oracle.interrupt()
+                await asyncio.wait([asked], timeout=AGAIN)
+            spent(asked.result().seconds)
+
+
+def unasked(operation: Operation, examination: Examination, why: str, record_id: RecordIds) -> UpstreamModel:
+    """What is said of upstream where it was not asked."""
+    return _model(operation, examination, Answer("not-run", why), record_id)
 
 
 def _model(

@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any, Literal, get_args
@@ -81,6 +81,7 @@ class Answer:
     outputs        form of each returned tensor, and how many elements are zero or no number
     outside        memory that it wrote and must not have, a sentence each
     kept           what it returned and wrote, where the question asked to keep it
+    seconds        for which its process was at the call, however that ended; not those of the process's start
     """
 
     ending: Ending
@@ -93,6 +94,7 @@ class Answer:
     outside: tuple[str, ...] = ()
     kept: dict[str, Any] = field(default_factory=dict)
     host: Host | None = field(default=None, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 class Unanswered(Exception):
@@ -140,17 +142,26 @@ class Oracle:
     def ask(self, job: dict[str, Any]) -> Answer:
         """What upstream says of a call; never raises for what happens there."""
         with self._lock:
+            began = None
             try:
                 if self._process is None:
                     self._start()
+                began = monotonic()
                 told = self._exchange(job, self._limit)
                 answer = _understood(told, self._host)
+                ended = bool(told.get("lost", False))
             except Unanswered as error:
+                answer, ended = Answer(error.ending, str(error), host=self._host), True
+            seconds = 0.0 if began is None else monotonic() - began
+            if ended:
                 self._end()
-                return Answer(error.ending, str(error), host=self._host)
-            if told.get("lost", False):
-                self._end()
-        return answer
+        return replace(answer, seconds=seconds)
+
+    def interrupt(self) -> None:
+        """End the process, and with it the call that another thread waits for."""
+        process = self._process
+        if process is not None:
+            process.kill()
 
     def close(self) -> None:
         """End the process."""

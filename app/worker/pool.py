@@ -55,6 +55,10 @@ def uncounted(_seconds: float) -> None:
 
 
 class PoolBusy(Exception):
+    """No run now; the message says why."""
+
+
+class PoolFull(PoolBusy):
     """Every worker has as many jobs waiting as it may."""
 
 
@@ -79,6 +83,10 @@ class Runs(Protocol):
     @property
     def workers(self) -> Sequence[Worker]:
         """One of each kind of worker that is known."""
+
+    @property
+    def places(self) -> int:
+        """Worker processes that there are, as far as it is known; 1 at least."""
 
     @property
     def waiting(self) -> int:
@@ -148,6 +156,11 @@ class WorkerPool:
     def workers(self) -> list[Worker]:
         """They are all alike."""
         return [] if self.worker is None else [self.worker]
+
+    @property
+    def places(self) -> int:
+        """Worker processes that there are to be."""
+        return max(self._size, 1)
 
     def choose(self, device: str, target: Target | None) -> Worker | None:
         """They are all alike: whether they suit the call is for whoever asks."""
@@ -264,7 +277,7 @@ class WorkerPool:
         if self._free and not self._waiting:
             return self._free.popleft()
         if len(self._waiting) >= self._size * WAITING_PER_WORKER:
-            raise PoolBusy("every worker is busy")
+            raise PoolFull("every worker is busy")
         place: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         try:

@@ -13,7 +13,7 @@ from app.access.caller import Caller
 from app.access.keys import Keyring
 from app.access.quotas import DAY, FILE, FileLedger, Ledger, MemoryLedger, Quotas, open_ledger
 from app.access.rates import MOST_CALLERS, Limiter, Rate, network_of
-from app.errors import Forbidden, TooManyRequests, Unavailable
+from app.errors import Busy, Forbidden, TooManyRequests
 from app.settings import SettingsError, load
 
 
@@ -121,7 +121,7 @@ def test_however_a_run_ends_its_seconds_count(ledger: Ledger) -> None:
     quotas = Quotas(lambda: ledger, lambda: 1000.0, named=lambda name: Caller(name, gpu_seconds=10.0))
 
     async def cancelled() -> None:
-        async with quotas.run("alice") as turn:
+        async with quotas.run("alice", 4) as turn:
             turn.add(7.0)
             raise asyncio.CancelledError
 
@@ -146,7 +146,7 @@ def test_runs_at_once_do_not_exceed_a_quota_together(ledger: Ledger) -> None:
             admitted = 0
             for _ in range(count):
                 with suppress(TooManyRequests):
-                    (await running.enter_async_context(quotas.run(owner))).add(60.0)
+                    (await running.enter_async_context(quotas.run(owner, 100))).add(60.0)
                     admitted += 1
         return admitted
 
@@ -156,16 +156,36 @@ def test_runs_at_once_do_not_exceed_a_quota_together(ledger: Ledger) -> None:
     assert asyncio.run(tried("bob", 9)) == 9
 
 
+def test_what_takes_longer_than_a_run_is_granted_that_long(ledger: Ledger) -> None:
+    quotas = Quotas(
+        lambda: ledger, lambda: 1000.0, named=lambda name: Caller(name, gpu_seconds=200.0), longest=60.0
+    )
+
+    async def tried() -> None:
+        async with quotas.beside("alice", 180.0) as turn, quotas.run("alice", 4):
+            turn.add(20.0)
+            with pytest.raises(TooManyRequests, match=r"may take the 200\.0 seconds that are left"):
+                async with quotas.run("alice", 4):
+                    pass
+        async with quotas.run("alice", 4), quotas.run("alice", 4):
+            pass
+
+    asyncio.run(tried())
+    assert ledger.spent("alice", 0) == 20.0
+
+
 def test_one_key_does_not_take_every_place(ledger: Ledger) -> None:
-    quotas = Quotas(lambda: ledger, most=2)
+    quotas = Quotas(lambda: ledger)
 
     async def tried() -> None:
         async with AsyncExitStack() as running:
             for owner in ("alice", "alice", "bob", "", "", ""):
-                await running.enter_async_context(quotas.run(owner))
-            with pytest.raises(Unavailable, match="2 runs of the key alice are under way"):
-                await running.enter_async_context(quotas.run("alice"))
-        async with quotas.run("alice"):
+                await running.enter_async_context(quotas.run(owner, 2))
+            with pytest.raises(Busy, match="2 runs of the key alice are under way"):
+                await running.enter_async_context(quotas.run("alice", 2))
+            async with quotas.beside("alice", 60.0), quotas.run("alice", 3):
+                pass
+        async with quotas.run("alice", 2):
             pass
 
     asyncio.run(tried())
@@ -182,7 +202,7 @@ def test_a_key_that_is_gone_runs_nothing_any_more(tmp_path: Path, monkeypatch: p
     file.write_text("")
 
     async def run() -> None:
-        async with Quotas(MemoryLedger, named=keys.named).run("alice"):
+        async with Quotas(MemoryLedger, named=keys.named).run("alice", 4):
             pass
 
     with pytest.raises(Forbidden, match="alice is not one of this service any more"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from app.cluster import names
 from tests.app.redis_server import RedisServer, server
 from tests.app.serving import Process, Service, killed
 
@@ -133,6 +134,11 @@ def test_every_job_ends_once_when_a_worker_and_a_whole_host_die_at_it(cluster: C
         for key in cluster.redis.client.keys("faultbook:run:*")
     ]
     assert sorted(deliveries)[-2:] == [1, 2]
+    lost = [
+        cluster.redis.client.hget(key, names.LOST) for key in cluster.redis.client.keys("faultbook:run:*")
+    ]
+    [seconds] = [float(each) for each in lost if each is not None]
+    assert 0 <= seconds < LIMIT, "what the host that vanished took is paid for"
     sys.stdout.write(f"the run of the host that was killed ended {took:.1f} s later, on the other\n")
     cluster.hosts[1].start()
     cluster.until_there(2)

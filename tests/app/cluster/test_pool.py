@@ -14,12 +14,13 @@ from fastapi.testclient import TestClient
 
 from app.cluster import names, pool
 from app.cluster.broker import broker_time
+from app.cluster.node import Node
 from app.cluster.pool import ClusterPool
-from app.cluster.wire import outcome_json, queue_of, worker_json
+from app.cluster.wire import outcome_json, queue_of, read_outcome, worker_json
 from app.main import create_app
 from app.settings import Settings
 from app.worker.messages import Device, Environment, Job, Outcome, Worker
-from app.worker.pool import PoolBusy
+from app.worker.pool import PoolBusy, WorkerPool
 from kernels.per_token_group_quant.signature import VALID
 from kernels.target import Target
 from tests.app.redis_server import RedisServer, server
@@ -175,6 +176,73 @@ def test_hosts_that_vanish_are_told_to_whoever_waits(
 
     within(redis, body)
     assert redis.client.keys(names.cancel_key("*"))
+
+
+def test_a_host_that_vanished_is_paid_for_until_it_was_last_seen(
+    redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a call that takes its host with it would cost nothing, as often as it is asked."""
+    monkeypatch.setattr(pool, "BEAT", 0.2)
+    monkeypatch.setattr(pool, "MISSED", 0.5)
+    join(redis, H200)
+    spent: list[float] = []
+
+    async def body(made: ClusterPool) -> float:
+        running = asyncio.create_task(made.run(JOB, H200, spent.append))
+        await asyncio.sleep(0.3)
+        [run] = made._waiting
+        now = broker_time(redis.client)
+        began = {names.NODE: "gone", names.BEGAN: now - 100, names.LOST: 7.0}
+        redis.client.hset(names.holder_key(run), mapping=began)
+        redis.client.delete(names.SEEN)
+        redis.client.zadd(names.SEEN, {"sm90:gone": now - 60})
+        with pytest.raises(PoolBusy, match="the hosts of sm90 are gone"):
+            await running
+        return made.seconds
+
+    assert within(redis, body) == pytest.approx(47.0, abs=0.1)
+    assert spent == [pytest.approx(47.0, abs=0.1)]
+
+
+def test_a_host_that_gets_a_vanished_host_s_run_tells_its_seconds_too(redis: RedisServer) -> None:
+    node = Node(Settings(run_timeout=5), redis.url)
+    node._queue = "sm90"
+    key, now = names.holder_key("a"), broker_time(redis.client)
+
+    def vanishes(name: str, after: float) -> None:
+        redis.client.hset(key, mapping={names.NODE: name, names.BEGAN: now - 100})
+        redis.client.zadd(names.SEEN, {f"sm90:{name}": now - 100 + after})
+
+    assert not node._is_settled("a")
+    node._write("a", Outcome("returned", seconds=2.0))
+    assert read_outcome(redis.client.get(names.outcome_key("a"))).seconds == 2.0, "nobody had it before"
+    redis.client.delete(names.outcome_key("a"))
+    vanishes("first", 12.0)
+    assert not node._is_settled("a")
+    vanishes("second", 30.0)
+    assert node._is_settled("a"), "a third is spared"
+    outcome = read_outcome(redis.client.get(names.outcome_key("a")))
+    assert (outcome.ending, outcome.seconds) == ("crashed", pytest.approx(42.0, abs=0.1))
+
+
+def test_a_host_that_gave_its_run_back_is_not_paid_for(redis: RedisServer) -> None:
+    node = Node(Settings(run_timeout=5), redis.url)
+    assert not node._is_settled("a")
+    redis.client.hincrby(names.holder_key("a"), names.DELIVERIES, -1)
+    assert not node._is_settled("a")
+    assert redis.client.hget(names.holder_key("a"), names.LOST) is None
+
+
+def test_a_key_has_as_many_places_as_with_workers_of_the_service_s_own(redis: RedisServer) -> None:
+    join(redis, CPU, H200, B200)
+
+    async def body(made: ClusterPool) -> int:
+        return made.places
+
+    assert within(redis, body) == 3
+    redis.client.flushall()
+    assert within(redis, body) == 1
+    assert WorkerPool(Settings(workers=2)).places == 2
 
 
 def test_a_run_that_is_cancelled_is_paid_for_from_its_beginning(redis: RedisServer) -> None:

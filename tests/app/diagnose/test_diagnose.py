@@ -18,6 +18,7 @@ from app.diagnose.service import Diagnoser
 from app.main import create_app
 from app.settings import Settings
 from app.worker.messages import Device, Environment, Job, Outcome, Worker
+from app.worker.pool import PoolFull
 from catalog.additions import request
 from catalog.store import load_catalog
 from kernels.call import Call, arguments_json
@@ -341,6 +342,7 @@ class _Gpu:
 
     exists = True
     joins = False
+    places = 1
     worker = Worker(Device("NVIDIA A100", "8.0", False), Environment())
 
     async def introduced(self) -> None:
@@ -378,6 +380,31 @@ def test_repairs_are_run_for_as_long_as_one_run_may_take() -> None:
     assert time.monotonic() - began < 3 * 0.6 + 1.0
     assert [fix.level for fix in answer.fixes[:2]] == ["matches-reference", "checks-pass"]
     assert pool.cancelled == 1
+
+
+class _Full(_Gpu):
+    """A pool that has no place but for the first run, at first."""
+
+    def __init__(self, refusals: int) -> None:
+        self.runs, self.refusals = 0, refusals
+
+    async def run(self, job: Job, worker: Worker, _: object) -> Outcome:
+        if self.runs and self.refusals:
+            self.refusals -= 1
+            raise PoolFull("every worker is busy")
+        self.runs += 1
+        return Outcome("returned", self.worker.device, "triton")
+
+
+@pytest.mark.parametrize(("refusals", "level"), [(2, "matches-reference"), (1000, "checks-pass")])
+def test_a_run_is_not_run_again_because_its_repair_found_no_place(refusals: int, level: str) -> None:
+    pool, settings = _Full(refusals), Settings(run_timeout=1.0)
+    diagnoser = Diagnoser(settings, pool, load_catalog().record_id_of, "")  # type: ignore[arg-type]
+    packed = {"output_s": "int32[16,14]:stride(1,16)", "output_q": "float8_e4m3fn[16,7168]"}
+    body = {"operation": "per_token_group_quant", "arguments": packed, "level": "run"}
+    answer = asyncio.run(diagnoser.diagnose(parse_question(json.dumps(body).encode())))
+    assert answer.fixes[0].level == level
+    assert (pool.runs == 1) is (level == "checks-pass")
 
 
 def test_at_level_run_the_workers_own_gpu_is_the_target(checker: TestClient) -> None:

@@ -18,7 +18,8 @@ from starlette.testclient import TestClient
 
 from app.diagnose.identity import interpreter
 from app.diagnose.schemas import DiagnosisModel
-from app.errors import Unavailable
+from app.diagnose.service import Question, Report, nobody
+from app.errors import Busy, Unavailable
 from app.jobs import routes, service
 from app.jobs.answers import shareable
 from app.main import create_app
@@ -359,6 +360,34 @@ def test_one_key_does_not_take_every_stream(checker: TestClient) -> None:
             streams.enter_context(jobs.stream("ann"))
     with jobs.stream("bob"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("problem", "ending"), [(Busy("every worker is busy"), "done"), (Unavailable("no worker"), "interrupted")]
+)
+def test_a_place_is_waited_for_longer_than_a_worker_that_is_lost(
+    checker: TestClient, monkeypatch: pytest.MonkeyPatch, problem: Unavailable, ending: str
+) -> None:
+    monkeypatch.setattr(service, "PATIENCE", 0.3)
+    monkeypatch.setattr(service, "POLL", 0.05)
+    diagnoser = checker.app.state.diagnoser  # type: ignore[attr-defined]
+    diagnose, times = diagnoser.diagnose, 0
+
+    async def busy(question: Question, report: Report = nobody, *, obstacle: str = "") -> DiagnosisModel:
+        nonlocal times
+        times += 1
+        if obstacle or times > 20:
+            return await diagnose(question, report, obstacle=obstacle)  # type: ignore[no-any-return]
+        await report("checks", {"failed": 0, "rejected": False})
+        raise problem
+
+    monkeypatch.setattr(diagnoser, "diagnose", busy)
+    place = ask(checker, {**VALID, "level": "checks"})
+    assert end(checker, place).json()["verdict"] in ("passed", "unsupported")
+    told = events(checker.get(f"{place}/events").text)
+    assert told[-1][2]["status"] == ending
+    assert [kind for _, kind, _ in told] == ["queued", "started", "checks", "done"]
+    assert (times > 10) is (ending == "done")
 
 
 def test_an_answer_of_other_versions_or_of_a_failed_neighbour_is_shared_with_nobody(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.upstream.asking import WAITING, Queue
 from app.upstream.comparing import compare
 from app.upstream.forms import job
 from app.upstream.oracle import Answer, Oracle
@@ -161,6 +164,66 @@ def test_an_interpreter_that_is_none_is_told() -> None:
     told = Oracle("/nowhere/python", ["sglang"], limit=1, memory=1, launches=False).ask(job(QUANT, VALID))
     assert told.ending == "unavailable"
     assert "cannot be started" in told.detail
+
+
+def test_the_seconds_of_a_call_are_told_however_it_ends(python: str) -> None:
+    oracle = Oracle(python, ["stand_in"], limit=60.0, memory=1 << 30, launches=False)
+    question = job(QUANT, VALID, 0) | {"module": "stand_in"}
+    try:
+        began = time.monotonic()
+        first = oracle.ask(question | {"function": "facts"})
+        assert first.ending == "raised"
+        assert 0 < first.seconds < time.monotonic() - began, "not those of the start"
+        oracle._limit = 1.0
+        slow = oracle.ask(question | {"function": "sleeps"})
+        assert (slow.ending, slow.seconds) == ("timed-out", pytest.approx(1.0, abs=0.5))
+    finally:
+        oracle.close()
+    absent = Oracle("/nowhere/python", ["stand_in"], limit=1.0, memory=1 << 30)
+    assert (absent.ask(question).ending, absent.ask(question).seconds) == ("unavailable", 0.0)
+
+
+def test_calls_wait_without_a_thread_and_not_without_end(python: str) -> None:
+    """Of a service with 40 threads, 40 calls that wait would take each one."""
+    queue = Queue(Oracle(python, ["stand_in"], limit=60, memory=1 << 30, launches=False))
+    question = job(QUANT, VALID, 0) | {"module": "stand_in", "function": "facts"}
+
+    async def asked() -> tuple[list[str], int]:
+        calls = [asyncio.ensure_future(queue.ask(question, spent.append)) for _ in range(WAITING + 2)]
+        await asyncio.sleep(0.2)
+        threads = sum(thread.name.startswith("AnyIO worker") for thread in threading.enumerate())
+        return [answer.ending for answer in await asyncio.gather(*calls)], threads
+
+    spent: list[float] = []
+    endings, threads = asyncio.run(asked())
+    assert endings == ["raised"] * WAITING + ["not-run"] * 2
+    assert threads == 1
+    assert len(spent) == WAITING
+    queue.close()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.05, 8.0], ids=["at once", "at its start", "at the call"])
+def test_a_call_that_is_cancelled_ends_its_process_and_is_paid_for(python: str, after: float) -> None:
+    oracle = Oracle(python, ["stand_in"], limit=60, memory=1 << 30, launches=False)
+    queue = Queue(oracle)
+    question = job(QUANT, VALID, 0) | {"module": "stand_in"}
+    spent: list[float] = []
+
+    async def cancelled() -> float:
+        call = asyncio.ensure_future(queue.ask(question | {"function": "sleeps"}, spent.append))
+        await asyncio.sleep(after)
+        call.cancel()
+        began = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return time.monotonic() - began
+
+    assert asyncio.run(cancelled()) < 5
+    assert oracle._process is None
+    assert [seconds > 0 for seconds in spent] == [after > 1]
+    answer = asyncio.run(queue.ask(question | {"function": "facts"}, spent.append))
+    assert answer.ending == "raised"
+    queue.close()
 
 
 def test_upstream_that_is_absent_is_told(oracle: Oracle) -> None:
