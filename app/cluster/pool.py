@@ -70,6 +70,7 @@ class ClusterPool:
         self._alive: dict[str, int] = {}
         self._seen: dict[str, float] = {}
         self._waiting: dict[str, asyncio.Future[Outcome]] = {}
+        self._begun: frozenset[str] = frozenset()
         self._loops: list[asyncio.Task[None]] = []
         self._known = asyncio.Event()
         self.failure = ""
@@ -79,8 +80,8 @@ class ClusterPool:
 
     @property
     def waiting(self) -> int:
-        """Runs of this service that have no outcome yet."""
-        return len(self._waiting)
+        """Runs of this service that no host has begun, as of the last look."""
+        return len(self._waiting.keys() - self._begun)
 
     @property
     def exists(self) -> bool:
@@ -203,6 +204,7 @@ class ClusterPool:
         while True:
             try:
                 kinds, alive, counts = await run_in_threadpool(self._present)
+                self._begun = await run_in_threadpool(self._at_work, list(self._waiting))
             except (RedisError, ValueError) as error:
                 self._failed(error)
             else:
@@ -229,6 +231,13 @@ class ClusterPool:
         told: Any = self._redis.hgetall(COUNTS)
         counts = {str(name): int(times) for name, times in told.items()}
         return {queue: read_worker(text) for queue, text in texts.items() if queue in queues}, alive, counts
+
+    def _at_work(self, runs: Sequence[str]) -> frozenset[str]:
+        """Those of the runs that a host has begun."""
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for run in runs:
+                pipeline.hexists(holder_key(run), BEGAN)
+            return frozenset(run for run, begun in zip(runs, pipeline.execute(), strict=True) if begun)
 
     async def _collect(self) -> None:
         """Hand outcomes to whoever waits for them."""

@@ -240,7 +240,8 @@ def _worker_state(pool: Runs) -> Readiness:
     if pool.failure:
         return Readiness(ready=False, required=False, detail=pool.failure)
     if not pool.exists:
-        return Readiness(ready=False, required=False, detail="none: level checks only")
+        detail = pool.absence if pool.joins else "none: level checks only"
+        return Readiness(ready=False, required=False, detail=detail)
     if not pool.workers:
         return Readiness(ready=False, required=False, detail="starting")
     names = ", ".join(worker.device.name for worker in pool.workers)

@@ -316,7 +316,7 @@ def test_a_replica_shows_what_the_workers_of_other_hosts_did(tmp_path: Path) -> 
         assert seconds > 0
         jobs = [replica.run("spin", seed, Prefer="respond-async")[0] for seed in (2, 3)]
         assert jobs == [202, 202]
-        replica.until(lambda now: now["faultbook_queue_depth"] >= 1, limit=LIMIT)
+        replica.until(lambda now: now["faultbook_queue_depth"] == 1, limit=2 * LIMIT)
         replica.until(lambda now: now["faultbook_queue_depth"] == 0)
     finally:
         for process in reversed(processes):

@@ -127,6 +127,8 @@ def test_a_run_waits_for_hosts_that_may_join(redis: RedisServer, tmp_path: Path)
         assert client.post("/api/diagnose", json={**body, "level": "checks"}).json()["verdict"] == "passed"
         accepted = client.post("/api/diagnose", json=body, headers={"Prefer": "respond-async"})
         assert accepted.status_code == 202
+        part = client.get("/readyz").json()["parts"]["worker"]
+        assert part["detail"].startswith("no worker has joined")
         told = client.get("/metrics").text
         states = re.findall(r'faultbook_open_jobs{state="(\w+)"} (\d)', told)
         assert sum(int(number) for _, number in states) == 1
@@ -264,6 +266,26 @@ def test_a_run_that_is_cancelled_is_paid_for_from_its_beginning(redis: RedisServ
     within(redis, lambda made: cancelled(made, 30.0))
     within(redis, lambda made: cancelled(made, None))
     assert spent == [pytest.approx(30.0, abs=5.0), 0.0]
+
+
+def test_a_run_waits_until_a_host_has_begun_it(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "BEAT", 0.2)
+    join(redis, H200)
+
+    async def body(made: ClusterPool) -> list[int]:
+        running = [asyncio.create_task(made.run(JOB, H200)) for _ in range(2)]
+        await asyncio.sleep(0.5)
+        seen = [made.waiting]
+        for run in list(made._waiting):
+            redis.client.hset(names.holder_key(run), mapping={"node": "x", names.BEGAN: 1.0})
+            await asyncio.sleep(0.5)
+            seen.append(made.waiting)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        return [*seen, made.waiting]
+
+    assert within(redis, body) == [2, 1, 0, 0]
 
 
 def test_an_outcome_of_another_version_is_no_silence(redis: RedisServer) -> None:
