@@ -6,6 +6,7 @@ Nothing of the scanned package is imported or run.
     folders, archives, listing        its files, each at its path in the public repository
     packages      public repositories of well-known packages, and where their files lie in them
     python        raise, assert and log statements of a Python file, by its syntax tree
+    cython        a Cython file as Python, statement by statement
     reports, calls, texts, builders   what they say, by what names hold and helpers make of it
     expressions   the template that a message's expression prints
     conditions    what must hold for a statement to be reached

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 import tarfile
 import zipfile
 import zlib
@@ -19,6 +20,7 @@ MOST_BYTES: Final = 1 << 30
 """Bytes of all sources of an archive, unpacked: more is no package."""
 MOST_FILES: Final = 500_000
 _METADATA: Final = ("/METADATA", "PKG-INFO")
+_DATA: Final = re.compile(r"[^/]+\.data/(?:purelib|platlib)/")
 _BROKEN: Final = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError),
     *(ValueError, RuntimeError, NotImplementedError, OverflowError, KeyError),
@@ -30,12 +32,17 @@ Source = tuple[str, bytes | Unreadable]
 
 
 def archived(path: Path) -> tuple[list[Source], Message, bool]:
-    """(name, content) of the sources of an archive, its metadata, and whether it is a wheel."""
+    """(path, content) of the sources of an archive, its metadata, and whether it is a wheel.
+
+    A wheel's paths are those that it is installed at; a source archive's begin behind the folder that has its
+    metadata, which is the repository's root.
+    """
     files: dict[str, bytes | Unreadable] = {}
     again: list[Unreadable] = []
     try:
         size = 0
-        for name, content in _zipped(path) if zipfile.is_zipfile(path) else _tarred(path):
+        for named, content in _zipped(path) if zipfile.is_zipfile(path) else _tarred(path):
+            name = _plain(named)
             if name in files:
                 again.append(Unreadable(name, "a second file of this path"))
             else:
@@ -46,22 +53,42 @@ def archived(path: Path) -> tuple[list[Source], Message, bool]:
     except _BROKEN as error:
         said = str(error).replace(str(path), path.name)[:200]
         raise TargetError(f"{path.name}: not a wheel or source archive ({said})") from None
-    metadata = next(
-        (
-            content
-            for name, content in sorted(files.items(), key=lambda item: len(item[0]))
-            if name.endswith((".dist-info/METADATA", "/PKG-INFO")) or name == "PKG-INFO"
-            if isinstance(content, bytes)
-        ),
-        None,
+    where = min(
+        (name for name, content in files.items() if _is_metadata(name) and isinstance(content, bytes)),
+        key=lambda name: (name.count("/"), len(name), name),
+        default=None,
     )
-    if metadata is None:
-        raise TargetError(f"{path.name}: a wheel or source archive has its metadata in it, this has none")
+    if where is None:
+        raise TargetError(
+            f"{path.name}: a wheel or source archive has its metadata in it, this has none; "
+            "of a repository's archive, unpack it and name the folder"
+        )
+    metadata = files[where]
+    assert isinstance(metadata, bytes)
     parsed = HeaderParser().parsestr(metadata.decode("utf-8", "replace"))
-    wheel = any(name.partition("/")[0].endswith(".dist-info") for name in files)
     sources = [(name, content) for name, content in files.items() if name.endswith(SUFFIXES)]
     sources += [(item.path, item) for item in again if item.path.endswith(SUFFIXES)]
-    return sources, parsed, wheel
+    folder = where.rpartition("/")[0]
+    if folder.endswith(".dist-info"):
+        return [(_installed(name), content) for name, content in sources], parsed, True
+    root = folder.rpartition("/")[0] if folder.endswith(".egg-info") else folder
+    below = f"{root}/" if root else ""
+    return [(name.removeprefix(below), content) for name, content in sources], parsed, False
+
+
+def _plain(name: str) -> str:
+    """A path inside an archive without what would lead out of it."""
+    return "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", ".."))
+
+
+def _is_metadata(name: str) -> bool:
+    return name.endswith(("/PKG-INFO", ".dist-info/METADATA")) or name == "PKG-INFO"
+
+
+def _installed(name: str) -> str:
+    """Where a wheel's file is installed: what is in `NAME.data/purelib` beside the others."""
+    found = _DATA.match(name)
+    return name[found.end() :] if found is not None else name
 
 
 def _zipped(path: Path) -> Iterator[Source]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from functools import cache
 from typing import Final
@@ -35,6 +36,7 @@ def _tools() -> tuple[Parser, Query]:
 
 def scan(path: str, data: bytes, macros: Macros) -> Scanned:
     """All sites of a file; what the parser does not understand is passed over."""
+    data = _utf8(data)
     includes = tuple(found[1].decode("utf-8", "replace") for found in _INCLUDE.finditer(data))
     kernels = path.endswith(KERNELS)
     if macros.mentioned.search(data) is None and not (kernels and b"static_assert" in data):
@@ -58,6 +60,17 @@ def scan(path: str, data: bytes, macros: Macros) -> Scanned:
         language="cpp",
         includes=includes,
     )
+
+
+def _utf8(data: bytes) -> bytes:
+    """A source in the parser's encoding: of Visual Studio's in their own, of the others byte by byte."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", "replace").encode()
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode("latin-1").encode()
+    return data
 
 
 def _read(data: bytes, macros: Macros, *, kernels: bool = False) -> tuple[list[Found], list[Found]]:

@@ -21,6 +21,7 @@ LARGEST: Final = 1 << 20
 _IGNORED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 _BUILT: Final = frozenset({"build", "dist"})
 """Ignored beside a project file alone: packages have folders of these names too."""
+_ARCHIVES: Final = (".whl", ".tar.gz", ".tar.bz2", ".tar.xz", ".zip")
 _PROJECTS: Final = ("pyproject.toml", "setup.py", "setup.cfg", "CMakeLists.txt")
 
 
@@ -51,7 +52,7 @@ def walked(folder: Path) -> Iterator[tuple[str, Path | Unreadable]]:
         for entry in entries:
             path = Path(entry.path)
             source = entry.name.endswith(SUFFIXES)
-            if source and entry.is_symlink():
+            if entry.is_symlink() and (source or entry.is_dir()):
                 yield _said(path, top, "a link; what it leads to is scanned where it lies")
             elif entry.is_dir(follow_symlinks=False):
                 if not (_ignored(entry.name, project=project) or _is_file(path / "pyvenv.cfg")):
@@ -60,6 +61,15 @@ def walked(folder: Path) -> Iterator[tuple[str, Path | Unreadable]]:
                 yield _said(path, top, "no plain file")
             elif source:
                 yield path.relative_to(top).as_posix(), path
+
+
+def archives_in(folder: Path) -> list[str]:
+    """Names of a few archives in a folder, where what is in it may be meant."""
+    try:
+        names = sorted(entry.name for entry in folder.iterdir() if entry.name.lower().endswith(_ARCHIVES))
+    except OSError:
+        return []
+    return names[:3] + ["…"] * (len(names) > 3)
 
 
 def _is_file(path: Path) -> bool:

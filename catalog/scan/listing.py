@@ -12,8 +12,12 @@ from catalog.scan.packages import Upstream
 from catalog.scan.source import printable
 
 PYTHON: Final = (".py",)
-CPP: Final = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp", ".hh", ".inl", ".hip")
-SUFFIXES: Final = (*PYTHON, *CPP)
+CYTHON: Final = (".pyx", ".pxi")
+CPP: Final = (
+    *(".cu", ".cuh", ".hip", ".c", ".cc", ".cpp", ".cxx", ".c++", ".h", ".hh", ".hpp", ".hxx"),
+    *(".inl", ".ipp", ".tpp", ".tcc", ".mm"),
+)
+SUFFIXES: Final = (*PYTHON, *CYTHON, *CPP)
 SOURCES: Final = "src/"
 """Where a repository may have its packages."""
 LARGEST: Final = 8 << 20

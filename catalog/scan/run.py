@@ -15,7 +15,7 @@ from typing import Final
 from pebble import ProcessExpired, ProcessPool
 
 from catalog.scan import python
-from catalog.scan.listing import CPP, LARGEST, Listed, too_large
+from catalog.scan.listing import CPP, CYTHON, LARGEST, Listed, too_large
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
 
@@ -90,6 +90,10 @@ def _scan(item: Listed, macros: Macros) -> Result:
             from catalog.scan import cpp
 
             return cpp.scan(item.path, data, macros)
+        if item.path.endswith(CYTHON):
+            from catalog.scan import cython
+
+            return cython.scan(item.path, data)
         return python.scan(item.path, data)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno is not None else ""

@@ -6,6 +6,7 @@ fetched with pip, without its dependencies.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from email.message import Message
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from catalog.scan.archives import archived
-from catalog.scan.folders import digest, stated, walked
+from catalog.scan.folders import archives_in, digest, stated, walked
 from catalog.scan.listing import (
     SUFFIXES,
     Found,
@@ -115,6 +117,11 @@ def _fetched(requirement: str, folder: Path) -> Path:
 
 
 def _distribution(found: Distribution, repository: Upstream | None) -> Target:
+    if (folder := _edited(found)) is not None:
+        name, version, summary, addresses = _described(found.metadata, "the installed package")
+        upstream = repository or upstream_of(name, addresses)
+        files = listing(upstream, _laid_out(upstream, walked(folder)))
+        return _target(name, version, upstream, summary, files, "no Python or C++ sources in its folder")
     try:
         name, version, summary, addresses = _described(found.metadata, "the installed package")
         there = [file for file in found.files or () if file.suffix in SUFFIXES and ".." not in file.parts]
@@ -122,8 +129,20 @@ def _distribution(found: Distribution, repository: Upstream | None) -> Target:
         raise TargetError(f"the installed package's metadata cannot be read ({error})"[:300]) from None
     upstream = repository or upstream_of(name, addresses)
     files = listing(upstream, ((file.as_posix(), Path(str(file.locate()))) for file in there))
-    where = "an editable install: name its folder" if found.files else "no list of its files"
+    where = "in another folder? name that" if found.files else "no list of its files"
     return _target(name, version, upstream, summary, files, f"no sources are installed ({where})")
+
+
+def _edited(found: Distribution) -> Path | None:
+    """The folder of an editable install, which what is installed only points to."""
+    try:
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        if origin["dir_info"]["editable"] is not True:
+            return None
+        folder = Path(unquote(urlsplit(origin["url"]).path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return folder if folder.is_dir() else None
 
 
 def _folder(path: Path, repository: Upstream | None) -> Target:
@@ -133,19 +152,17 @@ def _folder(path: Path, repository: Upstream | None) -> Target:
     version = version or digest(
         (item.path, item.content) for item in files.files if isinstance(item.content, Path)
     )
-    return _target(name, version, upstream, "", files, "no Python or C++ sources in it")
+    empty = "no Python or C++ sources in it"
+    if not files.files and (inside := archives_in(path)):
+        empty += f"; name the archives in it: {', '.join(map(printable, inside))}"
+    return _target(name, version, upstream, "", files, empty)
 
 
 def _archive(path: Path, repository: Upstream | None) -> Target:
     sources, metadata, wheel = archived(path)
     name, version, summary, addresses = _described(metadata, path.name)
     upstream = repository or upstream_of(name, addresses)
-    if wheel:
-        files = listing(upstream, sources)
-    else:
-        # A source archive has everything in one folder, which is the repository's root.
-        found = ((name.partition("/")[2] or name, data) for name, data in sources)
-        files = listing(None, _laid_out(upstream, found))
+    files = listing(upstream, sources) if wheel else listing(None, _laid_out(upstream, sources))
     return _target(name, version, upstream, summary, files, "no Python or C++ sources in it")
 
 

@@ -229,5 +229,5 @@ def test_more_macros_may_be_named() -> None:
 
 def test_broken_and_binary_sources_give_what_can_be_read() -> None:
     assert found('void f() { TORCH_CHECK(ok, "kept"); } } ) class {') == [("RuntimeError", "kept")]
-    scanned = cpp.scan("a.cu", b'\xff\x00 TORCH_CHECK(\xff, "\xe9t\xe9", x);', Macros())
+    scanned = cpp.scan("a.cu", b'\xff\x00; TORCH_CHECK(\xff, "\xe9t\xe9", x);', Macros())
     assert [site.exception for site in scanned.sites] == ["RuntimeError"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import sys
 import tarfile
 import zipfile
@@ -11,7 +13,7 @@ from time import process_time
 import pytest
 
 from catalog.scan import archives, run
-from catalog.scan.listing import Listed, TargetError
+from catalog.scan.listing import CYTHON, PYTHON, SUFFIXES, Listed, TargetError
 from catalog.scan.macros import Macros
 from catalog.scan.model import Scanned, Unreadable
 from catalog.scan.packages import fork_of, upstream_of
@@ -230,3 +232,131 @@ def test_a_requirement_is_fetched_as_a_wheel_without_its_dependencies(
     assert command[0] == sys.executable
     assert {"--no-deps", "--only-binary"} <= set(command)
     assert command[-2:] == ["--", "sglang==1.2.3"]
+
+
+def _archive(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "paths"),
+    [
+        (
+            ["thing-2/PKG-INFO", "thing-2/thing/a.py", "other/b.py", "c.py"],
+            ["c.py", "other/b.py", "thing/a.py"],
+        ),
+        (["PKG-INFO", "thing/a.py"], ["thing/a.py"]),
+        (["./thing-2/PKG-INFO", "./thing-2/thing/a.py"], ["thing/a.py"]),
+        (["thing-2/thing.egg-info/PKG-INFO", "thing-2/thing/a.py"], ["thing/a.py"]),
+        (["thing-2/PKG-INFO", "thing-2/sub/x/PKG-INFO", "thing-2/sub/x/a.py"], ["sub/x/a.py"]),
+        (["thing-2/PKG-INFO", "../../evil.py", "/etc/abs.py"], ["etc/abs.py", "evil.py"]),
+    ],
+)
+def test_a_source_archive_s_root_is_where_its_metadata_lie(
+    tmp_path: Path, files: list[str], paths: list[str]
+) -> None:
+    content = {name: RAISES if name.endswith(".py") else b"Name: thing\nVersion: 2\n" for name in files}
+    with resolved(str(_archive(tmp_path / "thing-2.tar.gz", content))) as target:
+        assert [item.path for item in target.files] == paths
+
+
+def test_what_a_wheel_installs_elsewhere_lies_beside_the_others(tmp_path: Path) -> None:
+    files = {"thing-1.data/purelib/thing/a.py": RAISES, "thing-1.data/platlib/thing/b.py": RAISES}
+    with resolved(str(make_wheel(tmp_path, files, "thing", "1"))) as target:
+        assert [item.path for item in target.files] == ["thing/a.py", "thing/b.py"]
+
+
+@pytest.mark.parametrize("name", ["thing (1).whl", "thing.WHL", "download"])
+def test_an_archive_is_told_by_its_content(tmp_path: Path, name: str) -> None:
+    renamed = make_wheel(tmp_path, {"thing/a.py": RAISES}, "thing").rename(tmp_path / name)
+    with resolved(str(renamed)) as target:
+        assert (target.name, len(target.files)) == ("thing", 1)
+
+
+def test_a_folder_of_archives_says_to_name_them(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"thing/a.py": RAISES}, "thing")
+    with pytest.raises(TargetError, match=wheel.name), resolved(str(tmp_path)):
+        pass
+
+
+def test_an_editable_install_is_read_where_it_is_edited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is installed of it is a finder, which is none of its sources."""
+    source = tmp_path / "my source" / "src" / "thing"
+    source.mkdir(parents=True)
+    (source / "a.py").write_bytes(RAISES)
+    site = tmp_path / "site"
+    info = site / "thing-1.5.dist-info"
+    info.mkdir(parents=True)
+    (site / "__editable___thing_finder.py").write_bytes(RAISES)
+    (info / "METADATA").write_text("Name: thing\nVersion: 1.5\n")
+    (info / "RECORD").write_text("__editable___thing_finder.py,,\nthing-1.5.dist-info/METADATA,,\n")
+    url = (tmp_path / "my source").as_uri()
+    (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+    monkeypatch.syspath_prepend(str(site))
+    with resolved("thing") as target:
+        assert (target.name, target.version) == ("thing", "1.5")
+        assert [item.path for item in target.files] == ["thing/a.py"]
+
+
+def test_a_link_to_a_folder_is_reported_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "thing").mkdir()
+    (tmp_path / "thing" / "a.py").write_bytes(RAISES)
+    (tmp_path / "thing" / "loop").symlink_to(tmp_path)
+    with resolved(str(tmp_path)) as target:
+        assert [item.path for item in target.files] == ["thing/a.py"]
+        assert [item.path for item in target.unreadable] == ["thing/loop"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_every_kind_of_source_is_read(suffix: str) -> None:
+    text = (
+        'raise ValueError("said so")\n'
+        if suffix in (*PYTHON, *CYTHON)
+        else 'void f() { TORCH_CHECK(a, "said so"); }'
+    )
+    [result] = run.scan_batch([Listed(f"a{suffix}", text.encode())], Macros())
+    assert isinstance(result, Scanned)
+    assert [site.parts for site in result.sites] == [("said so",)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1", "utf-8"])
+def test_a_c_plus_plus_file_of_any_encoding_is_read(encoding: str) -> None:
+    data = '// caf\xe9\nvoid f() { TORCH_CHECK(a, "caf\xe9 is closed"); }'.encode(encoding)
+    [result] = run.scan_batch([Listed("a.cu", data)], Macros())
+    assert isinstance(result, Scanned)
+    assert [(site.parts, site.line) for site in result.sites] == [(("caf\xe9 is closed",), 2)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0cdef f(x):\n\tif x:\n\t\traise ValueError('said so')\n\x0c\n",
+        b"def f(x):\r    raise ValueError('said so')\r",
+        b"x = 'a\x0bb\x1cc'\r\nraise ValueError('said so')\r\n",
+        b"\xef\xbb\xbfraise ValueError('said so')",
+        b"# -*- coding: cp1252 -*-\nraise ValueError('said so')  # \x80\n",
+    ],
+)
+def test_line_ends_marks_and_form_feeds(data: bytes) -> None:
+    [result] = run.scan_batch([Listed("a.py", data)], Macros())
+    assert isinstance(result, Scanned)
+    [site] = result.sites
+    assert site.parts == ("said so",)
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    assert b"said so" in lines[site.line - 1]
+
+
+@pytest.mark.parametrize(
+    "data", [b"print 'x'\n", b"try: f()\nexcept A, e: pass\n", b"x = 1\0\n", b"raise X('\xe9')\n"]
+)
+def test_what_this_python_does_not_parse_is_reported(data: bytes) -> None:
+    [result] = run.scan_batch([Listed("a.py", data)], Macros())
+    assert isinstance(result, Unreadable)
+    assert result.reason
