@@ -27,8 +27,6 @@ KUBERNETES = ("1.31", "1.37")
 """The oldest and newest version that the manifests are checked against."""
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text("utf-8")
-COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text("utf-8"))
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
 def passes(*command: str | Path) -> str:
@@ -123,93 +121,6 @@ OWN = {"FAULTBOOK_IMAGE", "FAULTBOOK_PUBLISH", "FAULTBOOK_VENV", "FAULTBOOK_BROK
 def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields} | OWN
     assert [(file, name) for file, name in named_variables() if name not in known] == []
-
-
-# --- compose
-
-
-def test_profiles() -> None:
-    by_profile: dict[str, set[str]] = {}
-    for name, service in SERVICES.items():
-        assert service["profiles"], f"{name} would start with every profile"
-        for profile in service["profiles"]:
-            by_profile.setdefault(profile, set()).add(name)
-    assert by_profile["gpu"] == {"faultbook"}
-    assert by_profile["cpu"] == {"cpu"}
-    assert by_profile["cluster"] == {"cluster", "api", "redis", "worker"}
-    assert by_profile["cluster-cpu"] == {"cluster", "api", "redis", "cpu-worker"}
-    assert {"rocm", "upstream"} <= by_profile.keys()
-
-
-def test_nothing_named_starts_the_gpu_host() -> None:
-    lines = (ROOT / ".env").read_text("utf-8").splitlines()
-    assert "COMPOSE_PROFILES=gpu" in lines
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_services_are_confined(name: str) -> None:
-    service = SERVICES[name]
-    assert service["read_only"] is True
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert service["init"] is True
-    assert "privileged" not in service
-    limits = service["deploy"]["resources"]["limits"]
-    assert {"memory", "pids"} <= limits.keys()
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_services_are_published_on_loopback_at_most(name: str) -> None:
-    assert SERVICES[name].get("ports", []) in ([], ["${FAULTBOOK_PUBLISH:-127.0.0.1:8000}:8000"])
-
-
-@pytest.mark.parametrize("name", [name for name in SERVICES if "build" in SERVICES[name]])
-def test_services_are_built_from_what_the_dockerfile_has(name: str) -> None:
-    build = SERVICES[name]["build"]
-    stages = re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE)
-    arguments = re.findall(r"^ARG ([A-Z_]+)", DOCKERFILE, re.MULTILINE)
-    assert build["target"] in stages
-    assert set(build["args"]) <= set(arguments)
-
-
-def test_defaults_of_compose_are_those_of_its_env_file() -> None:
-    """Without .env, as with another one, the same is built."""
-    stated = dict(
-        line.split("=", 1)
-        for line in (ROOT / ".env").read_text("utf-8").splitlines()
-        if line and not line.startswith("#")
-    )
-    text = (ROOT / "docker-compose.yml").read_text("utf-8")
-    defaults = dict(re.findall(r"\$\{([A-Z_]+):?-([^}]*)\}", text))
-    differing = {
-        name: (stated[name], defaults[name])
-        for name in stated
-        if defaults.get(name, stated[name]) != stated[name]
-    }
-    assert not differing
-
-
-def test_the_broker_keeps_jobs_on_disk() -> None:
-    command = " ".join(SERVICES["redis"]["command"])
-    assert "--appendonly yes" in command
-    assert "--maxmemory-policy noeviction" in command
-    assert "--protected-mode no" in command, "else it answers its own container alone"
-    assert "ports" not in SERVICES["redis"]
-    assert SERVICES["redis"]["volumes"] == ["broker:/data"]
-
-
-def test_redis_for_other_hosts_has_a_password_and_nothing_else_changes() -> None:
-    remote = yaml.safe_load((DEPLOY / "compose/remote.yml").read_text("utf-8"))["services"]
-    assert remote.keys() <= SERVICES.keys()
-    assert "requirepass $$PASSWORD" in remote["redis"]["command"][-1]
-    for option in ("--appendonly yes", "--maxmemory-policy noeviction", "--dir /data"):
-        assert option in remote["redis"]["command"][-1]
-    variables = [*remote["redis"]["environment"].values(), *remote["redis"]["ports"]]
-    assert all(":?" in text for text in variables), "without either, it does not start"
-    joins = {
-        name for name, service in SERVICES.items() if "FAULTBOOK_BROKER_URL" in service.get("environment", {})
-    }
-    assert joins == remote.keys() - {"redis"}
 
 
 # --- Dockerfile

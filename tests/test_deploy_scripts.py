@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import signal
 import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -21,76 +17,7 @@ import pytest
 
 from app.cluster.names import NODES
 from tests.app.redis_server import RedisServer, server
-
-DEPLOY = Path(__file__).parent.parent / "deploy"
-
-# Notes what it was called with, then does as the real one: takes a bundle in, or serves until told to end.
-STAND_IN = f"""#!{sys.executable}
-import json, os, pathlib, signal, sys
-log = pathlib.Path(os.environ["LOG"])
-names = ("FAULTBOOK_", "TRITON_")
-seen = {{name: value for name, value in os.environ.items() if name.startswith(names)}}
-with log.open("a") as opened:
-    opened.write(json.dumps([sys.argv[1:], seen]) + "\\n")
-if sys.argv[1] == "bundle":
-    sys.exit(int(os.environ.get("BUNDLE_STATUS", "0")))
-if os.environ.get("STAY"):
-    def end(*_):
-        with log.open("a") as opened:
-            opened.write(json.dumps([["ended"], {{}}]) + "\\n")
-        sys.exit(7)
-    signal.signal(signal.SIGTERM, end)
-    pathlib.Path(os.environ["STAY"]).touch()
-    signal.pause()
-"""
-
-
-class Host:
-    """A folder as a host: its data, its bundle, and what the stand-in was called with."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.log = folder / "log"
-        self.image = folder / "image"
-        self.data = folder / "data"
-        self.image.mkdir()
-        (self.data / "snapshots").mkdir(parents=True)
-        binary = folder / "venv/bin/faultbook"
-        binary.parent.mkdir(parents=True)
-        binary.write_text(STAND_IN)
-        binary.chmod(0o755)
-        self.environment = {
-            "PATH": f"{binary.parent}:{os.environ['PATH']}",
-            "HOME": str(folder),
-            "LOG": str(self.log),
-            "IMAGE_SNAPSHOTS": str(self.image),
-            "FAULTBOOK_DATA": str(self.data),
-        }
-
-    def brings(self, digest: str) -> None:
-        (self.image / "snapshots.tar").write_bytes(b"a bundle")
-        (self.image / "snapshots.sha256").write_text(f"{digest}  snapshots.tar\n")
-
-    def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            env=self.environment | variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-            cwd=self.folder,
-        )
-
-    def calls(self) -> list[tuple[list[str], dict[str, str]]]:
-        if not self.log.exists():
-            return []
-        return [tuple(json.loads(line)) for line in self.log.read_text().splitlines()]
-
-    def commands(self) -> list[str]:
-        found = [" ".join(arguments[:2]) for arguments, _ in self.calls()]
-        self.log.unlink(missing_ok=True)
-        return found
+from tests.deployed import DEPLOY, Host
 
 
 @pytest.fixture
@@ -302,118 +229,3 @@ def test_a_backup_that_fails_leaves_the_last_one(host: Host) -> None:
     assert done.stderr.startswith("no backup was made")
     assert file.read_text() == "the last one"
     assert host.run(BACKUP, file, FAULTBOOK_DATA="/nowhere").returncode != 0
-
-
-# --- Slurm
-
-
-WORKER = DEPLOY / "slurm/worker.sbatch"
-SERVE = DEPLOY / "slurm/serve.sbatch"
-ADDRESS = "rediss://:secret@queue:6379/0"
-
-# Long options of sbatch(1) and the form of their values.
-DIRECTIVES = {
-    "job-name": r"[a-z-]+",
-    "ntasks": r"[1-9]\d*",
-    "gres": r"gpu(:\w+)?:[1-9]",
-    "cpus-per-task": r"[1-9]\d*",
-    "mem": r"[1-9]\d*[KMGT]",
-    "time": r"(\d+-)?\d\d:\d\d:\d\d",
-    "signal": r"B:(TERM|USR1|USR2)@[1-9]\d*",
-    "requeue": None,
-    "open-mode": r"append|truncate",
-    "output": r"[\w%-]+\.log",
-}
-
-
-@pytest.mark.parametrize("recipe", [WORKER, SERVE], ids=lambda path: path.stem)
-def test_directives_are_those_of_sbatch(recipe: Path) -> None:
-    lines = recipe.read_text("utf-8").splitlines()
-    directives = [line for line in lines if line.startswith("#SBATCH")]
-    assert directives
-    for line in directives:
-        found = re.fullmatch(r"#SBATCH --([a-z-]+)(?:=(\S+))?", line)
-        assert found, line
-        form = DIRECTIVES[found[1]]
-        assert (found[2] is None) if form is None else re.fullmatch(form, found[2] or ""), line
-    first_command = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
-    last_directive = max(number for number, line in enumerate(lines) if line.startswith("#SBATCH"))
-    assert last_directive < first_command, "sbatch reads no directive after the first command"
-
-
-@pytest.fixture
-def broker(host: Host) -> Path:
-    file = host.folder / "broker"
-    file.write_text(ADDRESS + "\n")
-    file.chmod(0o600)
-    host.environment |= {
-        "SLURM_JOB_ID": "4711",
-        "SLURM_SUBMIT_DIR": str(host.folder),
-        "SLURM_TMPDIR": str(host.folder / "scratch"),
-        "FAULTBOOK_VENV": str(host.folder / "venv"),
-        "FAULTBOOK_BROKER_FILE": str(file),
-    }
-    (host.folder / "scratch").mkdir()
-    return file
-
-
-def test_a_worker_gets_its_broker_and_a_folder_on_the_node(host: Host, broker: Path) -> None:
-    done = host.run(WORKER)
-    assert done.returncode == 0, done.stderr
-    [(arguments, seen)] = host.calls()
-    assert arguments == ["worker"]
-    assert seen["FAULTBOOK_BROKER_URL"] == ADDRESS
-    assert seen["FAULTBOOK_DEVICE"] == "cuda"
-    assert seen["TRITON_CACHE_DIR"].startswith(str(host.folder / "scratch/faultbook-"))
-    assert ADDRESS not in done.stdout + done.stderr
-    assert list((host.folder / "scratch").iterdir()) == [], "the folder goes with the job"
-
-
-def test_a_password_that_others_may_read_is_refused(host: Host, broker: Path) -> None:
-    broker.chmod(0o644)
-    done = host.run(WORKER)
-    assert done.returncode == 1
-    assert "chmod 600" in done.stderr
-    assert host.calls() == []
-
-
-@pytest.mark.parametrize("recipe", [WORKER, SERVE], ids=lambda path: path.stem)
-def test_an_environment_without_faultbook_is_named(host: Host, broker: Path, recipe: Path) -> None:
-    done = host.run(recipe, FAULTBOOK_VENV="/nowhere", FAULTBOOK_API_KEYS_FILE="keys")
-    assert done.returncode == 1
-    assert "no faultbook in /nowhere" in done.stderr
-
-
-def test_serving_on_a_shared_node_needs_keys(host: Host, broker: Path) -> None:
-    done = host.run(SERVE)
-    assert done.returncode != 0
-    assert "FAULTBOOK_API_KEYS_FILE" in done.stderr
-    assert host.calls() == []
-
-
-def test_jobs_of_one_node_do_not_share_a_port(host: Host, broker: Path) -> None:
-    said = []
-    for job in ("4711", "4712"):
-        done = host.run(SERVE, SLURM_JOB_ID=job, FAULTBOOK_API_KEYS_FILE="keys")
-        [(_, seen)] = host.calls()
-        host.log.unlink()
-        assert f"127.0.0.1:{seen['FAULTBOOK_PORT']}" in done.stdout
-        said.append(seen["FAULTBOOK_PORT"])
-    assert said == ["24711", "24712"]
-
-
-def test_the_end_of_an_allocation_reaches_the_worker(host: Host, broker: Path) -> None:
-    """Slurm signals the batch shell alone; what it waits for must hear of it and be waited for."""
-    up = host.folder / "up"
-    process = subprocess.Popen([WORKER], env=host.environment | {"STAY": str(up)})
-    try:
-        for _ in range(300):
-            if up.exists():
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 7, "the worker's own status"
-    finally:
-        process.kill()
-    assert host.commands() == ["worker", "ended"]
-    assert list((host.folder / "scratch").iterdir()) == []
