@@ -66,7 +66,7 @@ def _searched(operation: Operation, calls: Sequence[Call]) -> str:
     for call in calls:
         examination = operation.examine(call)
         started = time.process_time()
-        found = search(operation, call, examination)
+        found = search(call, examination, operation.examine)
         taken.append((time.process_time() - started) * 1e3)
         spent.append(found.evaluations)
         edits += [len(found.repairs[0].edits)] if found.repairs else []

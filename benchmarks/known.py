@@ -6,6 +6,9 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from hashlib import blake2b
+from heapq import nsmallest
+from operator import itemgetter
 
 from benchmarks.texts import Sample, sample
 from catalog.match import Entry, Matcher
@@ -49,14 +52,19 @@ class Known:
             first += len(part.prepared)
         return texts
 
-    def drawn(self, chance: random.Random, most: int) -> Iterator[Sample]:
-        """Messages of templates that say enough, each template as likely as any other."""
-        for entry in chance.sample(self.entries, len(self.entries)):
-            if entry.template.literal_weight >= LEAST and entry.sites and not entry.quiet:
-                yield sample(entry, chance)
-                most -= 1
-                if not most:
-                    return
+    def drawn(self, salt: str, most: int) -> Iterator[Sample]:
+        """Messages of templates that say enough, each template as likely as any other.
+
+        Which ones, and their values, depend on each template's own words: a catalog that grows by a few draws
+        the same but for a few.
+        """
+        fit = (
+            (_digest(f"{salt}{entry.message}"), entry)
+            for entry in self.entries
+            if entry.template.literal_weight >= LEAST and entry.sites and not entry.quiet
+        )
+        for digest, entry in nsmallest(most, fit, key=itemgetter(0)):
+            yield sample(entry, random.Random(digest))
 
     def rank(self, wanted: str, found: Sequence[str]) -> int:
         """How many other templates come before that of the wanted record; sys.maxsize where none is its."""
@@ -68,3 +76,7 @@ class Known:
                 return len(before)
             before.add(min(texts))
         return sys.maxsize
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()

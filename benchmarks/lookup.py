@@ -40,7 +40,7 @@ from catalog.snapshots.shelf import Shelf
 from catalog.snapshots.snapshot import Snapshot
 
 MIB: Final = 1 << 20
-DRAWN: Final = 600
+DRAWN: Final = 1500
 """Messages of each form."""
 TIMED: Final = 400
 """Messages that are timed, in so many rounds."""
@@ -98,12 +98,13 @@ def tops(ranks: Sequence[int]) -> str:
     return f"{share([rank < 1 for rank in ranks])} / {share([rank < 3 for rank in ranks])}"
 
 
-def accuracy(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]:
+def accuracy(known: Known, rival: Rival) -> Iterator[Row]:
     """A row for each form in which messages are pasted."""
-    drawn = list(known.drawn(chance, DRAWN))
+    drawn = list(known.drawn("accuracy", DRAWN))
     captured: list[bool] = []
     for name, form in FORMS.items():
-        pasted = [(each, text) for each in drawn if (text := form(each, chance)) is not None]
+        changed = ((each, form(each, random.Random(f"{name}{each.message}"))) for each in drawn)
+        pasted = [(each, text) for each, text in changed if text is not None]
         ranks: list[int] = []
         rivals: list[int] = []
         for each, text in pasted:
@@ -142,7 +143,7 @@ def read_right(each: Sample, found: Match) -> bool:
 def speed(known: Known, rival: Rival, chance: random.Random) -> Iterator[Row]:
     """Rows of what messages, logs and hostile lines cost beside the bare scan for anchors."""
     matcher = known.matcher
-    drawn = list(known.drawn(chance, TIMED))
+    drawn = list(known.drawn("speed", TIMED))
     lines = [each.raised for each in drawn]
 
     def bare(text: str) -> object:
@@ -316,7 +317,7 @@ def main() -> None:
     rows = [
         start(files) if files else (),
         speed(known, rival, random.Random(1)),
-        accuracy(known, rival, random.Random(0)),
+        accuracy(known, rival),
         real(known, asked.cases) if asked.cases else (),
         older(known, asked.older, random.Random(2)) if asked.older else (),
     ]

@@ -70,10 +70,16 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     spots = [_spot(chunk, place) for place in found.places]
     start = spots[0][0]
     if group.leading_hole:
-        start = _message_start(pasted, start)
+        start = _message_start(pasted, start + data.startswith(b":", start))
         if group.members[0].template.segments[1].startswith("\n"):
             start = _message_start(pasted, pasted.line_start(start) - 1) if start else start
         start = behind_own_class(data, start, group)
+        if start > spots[0][0]:
+            # The colon behind an exception's class is no word of its message; a log line may print the class.
+            if not group.members[0].entry.logged:
+                return None
+            line = pasted.line_start(start)
+            start = max(found.start() for found in _RAISED_AT_END.finditer(data, line, start))
     else:
         # The first literal may be short and stand inside the value behind it, too.
         if len(spots) > 1 and (place := _at_the_start(pasted, chunk, found, start)) is not None:

@@ -17,6 +17,7 @@ from catalog.match.model import MATCH, POSSIBLE, Match
 from catalog.match.occurrences import raised_before
 from catalog.match.prepared import GRAM, LONGEST
 from catalog.match.score import ENOUGH, SOME
+from catalog.match.values import VALUES
 
 if TYPE_CHECKING:
     from catalog.match.work import Work
@@ -37,9 +38,14 @@ STARTS: Final = 25
 LEAST_OF: Final = 0.5
 """What share of a template has to be in a text, or of a text in a template's beginning, that the template is
 likelier than a message found complete."""
+HIDING: Final = 0.6
+"""Characters of values for each of a template's own from which a longer template is looked for: so much
+have 9 in 100 whole messages, and 6 of 7 cut ones that a shorter template explains as well."""
 STEP: Final = 1e-4
 """By how much guesses differ that are put in order."""
 _MOST: Final = MATCH - 0.01
+_PAIRS: Final = ("[]", "()", "{}")
+_CLOSED: Final = {"'": "'", '"': '"', **{pair[0]: pair[1] for pair in _PAIRS}}
 _PROSE: Final = re.compile(r"[A-Za-z_]{2} [A-Za-z_]{2}")
 
 
@@ -92,16 +98,36 @@ class Rivals:
         """Whether every match is among these."""
         return all(match in matches for match in self._sure)
 
+    def goes_on(self, key: bytes, like: Like) -> bool:
+        """Whether a message is the beginning of a likeness of no fewer words than its matches have."""
+        most = max((self._work.weights[match.record_id] for match in self._sure), default=0)
+        return most <= like.said <= begun(key, like.group.keys)
+
     def is_sure(self, match: Match) -> bool:
         return match in self._sure
 
 
-def may_hide(values: Iterable[str], weight: int) -> bool:
-    """Whether the values of a complete template may be words of a longer one: they say more than its own
-    words do, or two words in a row.
+def may_hide(values: Iterable[tuple[str, str]], weight: int) -> bool:
+    """Whether the values of a complete template, each (kind, value), may be words of a longer one: those that
+    look like anything say much beside its own words, or two words in a row, or were cut within brackets.
     """
-    values = tuple(values)
-    return sum(map(len, values)) > weight or any(_PROSE.search(value) for value in values)
+    loose = [value for kind, value in values if not _looks_like(kind, value)]
+    return sum(map(len, loose)) > HIDING * weight or any(
+        _PROSE.search(value) or not _is_balanced(value) for value in loose
+    )
+
+
+def _looks_like(kind: str, value: str) -> bool:
+    """Whether a value looks like its kind, a path, or what stands in brackets or quotes: no words."""
+    if "=" in value:
+        return False
+    if (kind in VALUES and VALUES[kind].fullmatch(value)) or (value[:1] == "/" and " " not in value):
+        return True
+    return value[:1] in _CLOSED and value[-1:] == _CLOSED[value[:1]] and _is_balanced(value)
+
+
+def _is_balanced(value: str) -> bool:
+    return all(value.count(left) == value.count(right) for left, right in _PAIRS)
 
 
 def guesses(work: Work, found: list[Match]) -> list[Match]:
@@ -134,16 +160,14 @@ def guesses(work: Work, found: list[Match]) -> list[Match]:
             if (complete := rivals.of(group)) is not None:
                 ceiling = min(ceiling, complete.score - STEP)
                 continue
-            # What more of the text is taken from is likelier than a short message that is all there.
+            # What more of the text is taken from is likelier than a short message that is all there; what a
+            # cut text may be the beginning of as well comes behind it.
             shorter = rivals.beaten(at, like)
-            if not rivals.all_sure_in(shorter):
+            if not rivals.all_sure_in(shorter) and not rivals.goes_on(wanted, like):
                 continue
-            if shorter and not beaten:
-                for match in shorter:
-                    if not rivals.is_sure(match) or (
-                        _is_meant(wanted, like) and _is_part(work, match, group)
-                    ):
-                        beaten[match.record_id] = min(match.score, _MOST - STEP)
+            for match in shorter if not beaten else ():
+                if not rivals.is_sure(match) or (_is_meant(wanted, like) and _is_part(work, match, group)):
+                    beaten[match.record_id] = min(match.score, _MOST - STEP)
             score = min(ceiling, max(score, *(worth + STEP for worth in beaten.values()), 0.0))
             if group.number in begins and begins[group.number].score <= score + CLEARLY:
                 del begins[group.number]

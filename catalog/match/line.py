@@ -98,7 +98,7 @@ def _report(
     group, first = place.group, members[0]
     message = text[begin:]
     captured = read(first, message)
-    if captured is None or may_hide(captured, group.weight):
+    if captured is None or may_hide(zip(first.entry.hole_kinds, captured, strict=True), group.weight):
         return None
     end = _end(text, first, captured, group)
     if end is None:

@@ -295,7 +295,8 @@ class Work:
         if any(match.match_type != "pattern" for match in sure):
             return False
         for match in sure:
-            if may_hide((capture.value for capture in match.captures), self.weights[match.record_id]):
+            values = ((capture.kind, capture.value) for capture in match.captures)
+            if may_hide(values, self.weights[match.record_id]):
                 return True
         before, behind = min(match.span[0] for match in sure), max(match.span[1] for match in sure)
         # Marks alone are no word of a longer message.

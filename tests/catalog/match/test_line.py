@@ -3,6 +3,8 @@ message."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,15 +22,17 @@ def test_what_it_answers_is_what_all_texts_are_answered(matcher: Matcher) -> Non
     answered = asked = 0
     for case in CASES:
         # What values may hide a longer message in is left to the other way.
+        captures = matcher.match_any(case.last).matches[0].captures
         words = len(key_of(case.message)) - len(key_of("".join(case.captured)))
-        hidden = may_hide(case.captured, words)
+        hidden = may_hide(((capture.kind, capture.value) for capture in captures), words)
         for text in (case.message, case.last, f"pkg.errors.{case.last}"):
             report = line.look_up(matcher, text, EVERYTHING)
             asked += not hidden
             if report is not None:
                 answered += 1
                 assert report == matcher.match_any(text)
-    assert answered >= 0.9 * asked >= 0.7 * 3 * len(CASES)
+    assert answered >= 0.9 * asked
+    assert asked >= 0.75 * 3 * len(CASES)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -101,8 +105,8 @@ def test_few_places_are_all_places(matcher: Matcher) -> None:
 
 @pytest.mark.parametrize("value", ["hf_abcdefghijklmnopqrstuv", "/models/a", "user@example.org"])
 def test_what_it_echoes_is_redacted(value: str) -> None:
-    matcher = Matcher(_entries("no layer of this name was found in any checkpoint: {name}"))
-    text = f"ValueError: no layer of this name was found in any checkpoint: {value}"
+    matcher = Matcher(_entries("no layer of this name was found in any of the checkpoints: {name}"))
+    text = f"ValueError: no layer of this name was found in any of the checkpoints: {value}"
     report = line.look_up(matcher, text, EVERYTHING)
     assert report is not None
     assert report == matcher.match_any(text)
@@ -115,3 +119,26 @@ def test_values_that_outweigh_the_words_are_left_to_the_other_way() -> None:
     text = f"ValueError: {'a long story ' * 25}requires {'more of it ' * 15}x"
     assert line.look_up(matcher, text, EVERYTHING) is None
     assert not matcher.match(text).has_match
+
+
+@pytest.mark.parametrize(
+    ("text", "record", "values"),
+    [
+        ("ValueError: max_entries must be positive", "r1", []),
+        ("E  ValueError: max_entries must be positive", "r1", []),
+        ("ValueError: cache: max_entries must be positive", "r0", ["cache"]),
+        ("max_entries must be positive", "r1", []),
+        # A log line may print the class of what it caught.
+        ("RuntimeError: the cache of the engine failed", "r2", ["RuntimeError"]),
+        ("[2026-01-01 10:00:00] ERROR ValueError: the cache of the engine failed", "r2", ["ValueError"]),
+    ],
+)
+def test_the_colon_behind_a_class_is_no_word_of_a_message(text: str, record: str, values: list[str]) -> None:
+    raised = _entries(
+        "{name}: max_entries must be positive",
+        "max_entries must be positive",
+        "{kind}: the cache of the engine failed",
+    )
+    matcher = Matcher([*raised[:2], replace(raised[2], logged=True)])
+    [match] = matcher.match(text).matches
+    assert (match.record_id, [capture.value for capture in match.captures]) == (record, values)
