@@ -223,7 +223,7 @@ class ClusterPool:
         for node, at in seen:
             queue = str(node).partition(":")[0]
             queues.add(queue)
-            if at > now[0] - ALIVE:
+            if abs(at - now[0]) < ALIVE:  # later than now: of one that has gone since the clock was set back
                 alive[queue] = alive.get(queue, 0) + 1
         texts: Any = self._redis.hgetall(KINDS)
         if seen and seen[0][1] < now[0] - KNOWN / 2:

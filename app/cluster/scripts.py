@@ -107,22 +107,25 @@ make_room(asked.limit, asked.own, asked.owner, '', 1e9)
 return 'accepted'
 """
 
+# facts: service, now, till, only (a job, or empty), but (jobs)
 CLAIM = f"""{_NAMES}
-local ids = ARGV[4] ~= '' and {{ARGV[4]}} or redis.call('ZRANGE', OPEN, 0, -1)
+local asked = cjson.decode(ARGV[1])
+local far = asked.till + (asked.till - asked.now)
 local first, turn
-for _, id in ipairs(ids) do
+for _, id in ipairs(asked.only ~= '' and {{asked.only}} or redis.call('ZRANGE', OPEN, 0, -1)) do
   local found = redis.call('HMGET', JOB .. id, 'lease', 'owner')
-  if found[1] and redis.call('ZSCORE', OPEN, id) and tonumber(found[1]) < tonumber(ARGV[2]) then
-    local last = tonumber(redis.call('HGET', TURNS, found[2]) or 0)
+  local lease = tonumber(found[1] or asked.now)
+  if (lease < asked.now or lease > far) and not asked.but[id] and redis.call('ZSCORE', OPEN, id) then
+    local last = math.min(tonumber(redis.call('HGET', TURNS, found[2]) or 0), asked.now)
     if not first or last < turn then first, turn = id, last end
   end
 end
 if not first then return false end
 local job = JOB .. first
 local attempts = redis.call('HINCRBY', job, 'attempts', 1)
-redis.call('HSET', job, 'status', 'running', 'service', ARGV[1], 'lease', ARGV[3])
+redis.call('HSET', job, 'status', 'running', 'service', asked.service, 'lease', asked.till)
 local found = redis.call('HMGET', job, 'owner', 'request', 'cancelled')
-redis.call('HSET', TURNS, found[1], ARGV[2])
+redis.call('HSET', TURNS, found[1], asked.now)
 return {{first, found[1], found[2], attempts, found[3]}}
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import time
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from redis import RedisError
 
 from app.cluster import scripts
-from app.cluster.broker import connect
+from app.cluster.broker import broker_time, connect
 from app.cluster.scripts import BYTES, EQUAL, EVENTS, JOB, OPEN
 from app.jobs.store import (
     OPEN_STATES,
@@ -77,12 +77,20 @@ class RedisStore:
         with self._asking():
             return ADMISSIONS[self._add([], [json.dumps(facts), request])]
 
-    def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
-        """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
-        ago, of one owner's the one that has waited longest.
-        """
+    def now(self) -> float:
+        """The time that leases are counted by: that of Redis, since clocks of hosts differ."""
         with self._asking():
-            found = self._claim([], [service, now, until, only])
+            return broker_time(self._redis)
+
+    def claim(
+        self, service: str, *, now: float, until: float, only: str = "", but: Collection[str] = ()
+    ) -> Claim | None:
+        """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
+        ago, of one owner's the one that has waited longest. None of those of `but`.
+        """
+        facts = {"service": service, "now": now, "till": until, "only": only, "but": dict.fromkeys(but, True)}
+        with self._asking():
+            found = self._claim([], [json.dumps(facts)])
         if not found:
             return None
         job, owner, request, attempts, cancelled = found

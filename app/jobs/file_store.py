@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -33,8 +33,8 @@ from app.jobs.tables import give_back, make_room, prepare
 
 FILE = "jobs.sqlite"
 
-BUSY = 10.0
-"""Seconds to wait for another process that writes."""
+BUSY = 5.0
+"""Seconds to wait for another process that writes, and as long again for whoever waits for that."""
 
 STEP = 2048
 """Free pages that are given back to the disk in one transaction: others may write in between."""
@@ -46,7 +46,8 @@ T = TypeVar("T")
 
 
 class FileStore:
-    """One connection, used by one thread at a time; WAL, so that readers never wait for a writer.
+    """One connection that writes and one that reads, each used by one thread at a time; WAL, so that who
+    reads never waits for who writes, nor for another process that does.
 
     Pages that are freed are used again before the file grows, and what is free is given back by `purge`.
     """
@@ -63,8 +64,13 @@ class FileStore:
         try:
             file = ":memory:" if folder is None else str(private(folder, FILE))
             self._opened = _inode(self._file)
-            self._base = sqlite3.connect(file, timeout=BUSY, isolation_level=None, check_same_thread=False)
+            self._base = _connected(file)
             prepare(self._base, room)
+            self._reader, self._reading = self._base, self._lock
+            if folder is not None:
+                self._reader, self._reading = _connected(file), Lock()
+                self._reader.execute("PRAGMA query_only=ON")
+                self._reader.execute("SELECT 1 FROM jobs LIMIT 1").fetchall()  # opens its files now
         except (OSError, sqlite3.Error) as error:
             raise StoreUnavailable(f"{folder}: {error}") from error
 
@@ -72,6 +78,8 @@ class FileStore:
         """Close the file."""
         with self._lock:
             self._base.close()
+        with self._reading:
+            self._reader.close()
 
     def trouble(self) -> str:
         """Why what is accepted now may not outlive this process; empty where it does. Looks at the file, not
@@ -88,9 +96,19 @@ class FileStore:
         return f"the last that came was not kept: {self._failed}" if self._failed else ""
 
     @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else of this process writes. Who waits behind one that waits does not wait anew then."""
+        if not self._lock.acquire(timeout=BUSY):
+            raise StoreUnavailable("others wait for it too")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction that no other writer comes between."""
-        with self._lock:
+        with self._alone():
             before = self._base.total_changes
             try:
                 self._base.execute("BEGIN IMMEDIATE")
@@ -109,11 +127,15 @@ class FileStore:
                 self._failed = None
 
     def _read(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._aside(lambda base: base.execute(statement, values).fetchall())
+        with self._reading:
+            try:
+                return self._reader.execute(statement, values).fetchall()
+            except sqlite3.Error as error:
+                raise StoreUnavailable(str(error)) from error
 
     def _aside(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """What needs no transaction of ours."""
-        with self._lock:
+        """What writes without a transaction of ours."""
+        with self._alone():
             try:
                 return work(self._base)
             except sqlite3.Error as error:
@@ -144,16 +166,23 @@ class FileStore:
             make_room(base, self._room, owner)
         return Admission.ACCEPTED
 
-    def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
+    def now(self) -> float:
+        """The time that leases are counted by: this host's."""
+        return time()
+
+    def claim(
+        self, service: str, *, now: float, until: float, only: str = "", but: Collection[str] = ()
+    ) -> Claim | None:
         """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
-        ago, of one owner's the one that has waited longest.
+        ago, of one owner's the one that has waited longest. None of those of `but`.
         """
         with self._writing() as base:
             found = base.execute(
                 "SELECT id, owner, attempts + 1, cancelled FROM jobs LEFT JOIN turns USING (owner)"
-                " WHERE ended IS NULL AND lease < ? AND (id = ? OR ? = '')"
-                " ORDER BY coalesce(turns.at, 0), created LIMIT 1",
-                (now, only, only),
+                " WHERE ended IS NULL AND (lease < ? OR lease > ?) AND (id = ? OR ? = '')"
+                " AND id NOT IN (SELECT value FROM json_each(?))"
+                " ORDER BY min(coalesce(turns.at, 0), ?), created LIMIT 1",
+                (now, until + (until - now), only, only, json.dumps(list(but)), now),
             ).fetchone()
             if found is None:
                 return None
@@ -281,6 +310,10 @@ class FileStore:
             pass
         self._aside(lambda base: base.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall())
         return gone
+
+
+def _connected(file: str) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=BUSY, isolation_level=None, check_same_thread=False)
 
 
 def _waited(error: sqlite3.Error | None) -> bool:

@@ -9,11 +9,13 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic, time
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from starlette.concurrency import run_in_threadpool
 
@@ -58,6 +60,11 @@ LONGEST_SHARED = 256 << 10
 that describes many values, has to be run again, or asking would fill the store faster than any run.
 """
 
+THREADS = 16
+"""Threads that write to the store, and as many that read: where it does not answer, or another process
+writes, all else goes on with those of the service.
+"""
+
 PURGE = 600.0
 """Seconds between looks for what nobody has to remember any more."""
 
@@ -86,11 +93,14 @@ class Jobs:
         self._count = count
         self._service = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._work: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled: set[str] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._stopping = False
+        self._writers = ThreadPoolExecutor(THREADS, "writes jobs")
+        self._readers = ThreadPoolExecutor(THREADS, "reads jobs")
         self._streams: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -106,11 +116,16 @@ class Jobs:
         """Give jobs that are not done back to the store, for the next service."""
         self._stopping = True
         self._tell()
-        tasks = [*self._loops, *self._work.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await run_in_threadpool(self.store.close)
+        for tasks in (self._loops, self._work.values()):  # what the former have just begun is at work then
+            stopped = list(tasks)
+            for task in stopped:
+                task.cancel()
+            await asyncio.gather(*stopped, return_exceptions=True)
+        if self._tasks:  # what has ended is written down, while that is possible
+            await asyncio.wait(self._tasks, timeout=RENEWAL)
+        await self._write(self.store.close)
+        for threads in (self._writers, self._readers):
+            threads.shutdown(wait=False)
 
     # --- what routes ask
 
@@ -118,9 +133,10 @@ class Jobs:
         """A new job's id; Unavailable where too many are open, or ask too much together."""
         job = secrets.token_hex(16)
         share = MOST_OPEN // SHARE
-        added = await self._asked(
-            self.store.add, job, owner, asked.written(), most=MOST_OPEN, share=share, now=time()
-        )
+        with _reached():
+            added = await self._write(
+                self.store.add, job, owner, asked.written(), most=MOST_OPEN, share=share, now=time()
+            )
         if added is Admission.MANY:
             raise Unavailable(f"{MOST_OPEN} jobs are open already, or {share} of this key.", retry_after=5)
         if added is Admission.FULL:
@@ -133,7 +149,8 @@ class Jobs:
 
     async def get(self, job: str) -> Kept:
         """A job; NotFound where nobody has it, or has it any more."""
-        found = await self._asked(self.store.get, job, since=time() - self._retention)
+        with _reached():
+            found = await self._read(self.store.get, job, since=time() - self._retention)
         if found is None:
             raise NotFound("There is no job of this id: it never was, or its retention has ended.")
         return found
@@ -151,15 +168,16 @@ class Jobs:
 
     async def cancel(self, job: str) -> Kept:
         """Ask for a job's end, and wait a moment for it; one that has ended stays as it is."""
-        await self._asked(self.store.cancel, job)
-        if job in self._work:
-            if job not in self._cancelled:
-                self._cancelled.add(job)
-                self._work[job].cancel()
-        else:
-            claim = await self._asked(self._claim, job)
+        with _reached():
+            await self._write(self.store.cancel, job)
+        if job not in self._work:
+            with _reached():
+                claim = await self._write(self._claim, job)
             if claim is not None:
                 self._begin(claim)
+        if job in self._work and job not in self._cancelled:
+            self._cancelled.add(job)
+            self._work[job].cancel()
         return await self.ended(job, RENEWAL + POLL)
 
     @contextmanager
@@ -178,13 +196,15 @@ class Jobs:
 
     async def told(self, job: str, after: int) -> bool:
         """Whether a job has events beyond number `after`."""
-        return bool(await self._asked(self.store.events, job, after))
+        with _reached():
+            return bool(await self._read(self.store.events, job, after))
 
     async def events(self, job: str, after: int) -> AsyncIterator[Event | None]:
         """A job's events beyond number `after`, as they come; None whenever POLL seconds brought none."""
         while not self._stopping:
             news = self._news
-            found = await self._asked(self.store.events, job, after)
+            with _reached():
+                found = await self._read(self.store.events, job, after)
             for event in found:
                 after = event.number
                 yield event
@@ -203,7 +223,7 @@ class Jobs:
         if answer.level == "run" and not stored:
             ending = _done(answer, key)
             try:
-                await run_in_threadpool(self.store.keep, answer.id, owner, ending, now=time())
+                await self._write(self.store.keep, answer.id, owner, ending, now=time())
             except StoreUnavailable as error:
                 log.error("an answer could not be kept: %s", error)
         return answer
@@ -222,7 +242,7 @@ class Jobs:
         if key and not fresh:
             since = time() - self._retention
             with suppress(StoreUnavailable):
-                stored = await run_in_threadpool(self.store.find, key, since=since)
+                stored = await self._read(self.store.find, key, since=since)
                 if stored is not None:
                     own = job is None and stored.owner == question.owner
                     answer = repeated(stored, stored.id if own else job or secrets.token_hex(16))
@@ -239,7 +259,7 @@ class Jobs:
         while True:
             self._wake.clear()
             try:
-                claim = await run_in_threadpool(self._claim)
+                claim = await self._claimed()
             except StoreUnavailable as error:
                 log.error("no jobs can be taken: %s", error)
                 await asyncio.sleep(RENEWAL)
@@ -250,26 +270,46 @@ class Jobs:
             self._wake.set()  # there may be more
             await asyncio.wait([self._begin(claim)])
 
+    async def _claimed(self) -> Claim | None:
+        """The next job; where this service stops meanwhile, it is given back."""
+        claiming = asyncio.ensure_future(self._write(self._claim))
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            with suppress(StoreUnavailable):
+                if (claim := await claiming) is not None:
+                    await self._write(self.store.release, self._service, claim.id)
+            raise
+
     def _claim(self, only: str = "") -> Claim | None:
-        now = time()
-        return self.store.claim(self._service, now=now, until=now + LEASE, only=only)
+        now = self.store.now()
+        # A clock that jumps ahead ends leases at once, also of what goes on here.
+        return self.store.claim(self._service, now=now, until=now + LEASE, only=only, but=list(self._work))
+
+    def _renewed(self, jobs: list[str]) -> Mapping[str, bool]:
+        return self.store.renew(self._service, jobs, until=self.store.now() + LEASE)
 
     def _begin(self, claim: Claim) -> asyncio.Task[None]:
         if claim.cancelled:
             self._cancelled.add(claim.id)
-        task = self._work[claim.id] = asyncio.create_task(self._carry_out(claim))
+        task = asyncio.create_task(self._carry_out(claim))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
     async def _carry_out(self, claim: Claim) -> None:
         """One job to its end, or back to the store when this service stops."""
+        # Not before: a task that is cancelled before its first step never takes it, and would end nothing.
+        self._work[claim.id] = cast("asyncio.Task[None]", asyncio.current_task())
         try:
-            ending = await self._ending(claim)
+            ending = await self._certainly(claim, self._ending(claim))
         except asyncio.CancelledError:
             if claim.id not in self._cancelled:
                 with suppress(StoreUnavailable):
-                    await asyncio.shield(run_in_threadpool(self.store.release, self._service, claim.id))
+                    await asyncio.shield(self._write(self.store.release, self._service, claim.id))
                 raise
-            ending = await self._without_run(claim, Status.CANCELLED, "cancelled while it ran")
+            checked = self._without_run(claim, Status.CANCELLED, "cancelled while it ran")
+            ending = await self._certainly(claim, checked)
         finally:
             self._work.pop(claim.id, None)
         self._cancelled.discard(claim.id)
@@ -281,9 +321,13 @@ class Jobs:
         if claim.attempts > MOST_ATTEMPTS:
             why = f"interrupted: it was begun {MOST_ATTEMPTS} times, and the service ended each time"
             return await self._without_run(claim, Status.INTERRUPTED, why)
+        await self._report(claim.id, "started", {"attempt": claim.attempts})
+        return await self._patiently(claim)
+
+    async def _certainly(self, claim: Claim, ending: Awaitable[Ending]) -> Ending:
+        """That ending, or what became of finding it: else the job would be taken again for ever."""
         try:
-            await self._report(claim.id, "started", {"attempt": claim.attempts})
-            return await self._patiently(claim)
+            return await ending
         except Problem as problem:
             return _failed(problem, claim.id)
         except Exception:
@@ -316,18 +360,15 @@ class Jobs:
 
     async def _without_run(self, claim: Claim, status: Status, why: str) -> Ending:
         """What the checks say of a job whose run did not come to an end, with the reason."""
-        try:
-            question = await read_asked(claim.request).question()
-            answer = await self._diagnoser.diagnose(question, obstacle=why)
-        except Problem as problem:
-            return _failed(problem, claim.id)
+        question = await read_asked(claim.request).question()
+        answer = await self._diagnoser.diagnose(question, obstacle=why)
         answer = answer.model_copy(update={"id": claim.id})
         return Ending(status, 200, written(answer), verdict=answer.verdict)
 
     async def _report(self, job: str, kind: str, data: dict[str, Any]) -> None:
         """Tell of a step; the job goes on where that cannot be written."""
         try:
-            await run_in_threadpool(self.store.report, job, kind, data)
+            await self._write(self.store.report, job, kind, data)
         except StoreUnavailable as error:
             log.error("a step of job %s cannot be written: %s", job, error)
         self._tell()
@@ -336,7 +377,7 @@ class Jobs:
         """Write the end down, however long that takes."""
         while True:
             try:
-                await asyncio.shield(run_in_threadpool(self.store.end, job, ending, now=time()))
+                await asyncio.shield(self._write(self.store.end, job, ending, now=time()))
             except StoreUnavailable as error:
                 log.error("the end of job %s cannot be written: %s", job, error)
                 await asyncio.sleep(RENEWAL)
@@ -352,7 +393,7 @@ class Jobs:
             if not mine:
                 continue
             try:
-                held = await run_in_threadpool(self.store.renew, self._service, mine, until=time() + LEASE)
+                held = await self._write(self._renewed, mine)
             except StoreUnavailable as error:
                 log.error("jobs cannot be held: %s", error)
                 continue
@@ -365,7 +406,7 @@ class Jobs:
     async def _forget(self) -> None:
         while True:
             try:
-                gone = await run_in_threadpool(self.store.purge, time() - self._retention)
+                gone = await self._write(self.store.purge, time() - self._retention)
             except StoreUnavailable as error:
                 log.error("old jobs cannot be removed: %s", error)
             else:
@@ -378,13 +419,27 @@ class Jobs:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def _asked(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A call of the store for a request; Unavailable where it cannot be reached."""
-        try:
-            return await run_in_threadpool(call, *args, **kwargs)
-        except StoreUnavailable as error:
-            log.error("the store of jobs: %s", error)
-            raise Unavailable("The store of jobs cannot be reached now.") from None
+    async def _write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A call of the store that changes it."""
+        return await _within(self._writers, partial(call, *args, **kwargs))
+
+    async def _read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A call of the store that does not."""
+        return await _within(self._readers, partial(call, *args, **kwargs))
+
+
+async def _within(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, call)
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Of a request: Unavailable where the store cannot be reached."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        log.error("the store of jobs: %s", error)
+        raise Unavailable("The store of jobs cannot be reached now.") from None
 
 
 def written(answer: DiagnosisModel) -> str:

@@ -10,7 +10,7 @@ is forgotten for what comes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from typing import Any, Protocol
@@ -169,9 +169,17 @@ class Store(Protocol):
         room for what it asks.
         """
 
-    def claim(self, service: str, *, now: float, until: float, only: str = "") -> Claim | None:
+    def now(self) -> float:
+        """The time that leases are counted by, the same for all services of the store."""
+
+    def claim(
+        self, service: str, *, now: float, until: float, only: str = "", but: Collection[str] = ()
+    ) -> Claim | None:
         """Take a job, or `only` this one, and hold it until then: that of the owner whose turn was longest
-        ago, of one owner's the one that has waited longest.
+        ago, of one owner's the one that has waited longest. None of those of `but`.
+
+        A lease that ends later than one can that was given now is of a clock that has been set back since:
+        it holds nothing.
         """
 
     def renew(self, service: str, jobs: Iterable[str], *, until: float) -> Mapping[str, bool]:

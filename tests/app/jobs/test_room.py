@@ -210,7 +210,7 @@ def test_the_file_grows_no_more_and_gives_back_what_is_free(tmp_path: Path) -> N
 
 def size(store: FileStore, folder: Path) -> int:
     """Bytes of the file once everything is in it."""
-    store._read("PRAGMA wal_checkpoint(TRUNCATE)")
+    store._base.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return (folder / FILE).stat().st_size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -288,12 +289,12 @@ def test_a_file_that_can_no_longer_be_written_is_said(folder: int, file: int, na
 def test_a_full_disk_is_said_until_something_is_written_again(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     [(pages,)] = store._read("PRAGMA page_count")
-    store._read(f"PRAGMA max_page_count={pages}")
+    store._base.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(StoreUnavailable, match="full"):
         store.add("a", "ann", "x" * 100_000, most=10, share=10, now=NOW)
     assert claim(store) is None, "to change nothing is possible"
     assert store.trouble() == "the last that came was not kept: database or disk is full"
-    store._read(f"PRAGMA max_page_count={pages + 1000}")
+    store._base.execute(f"PRAGMA max_page_count={pages + 1000}")
     add(store, "a")
     assert store.trouble() == ""
     store.close()
@@ -301,7 +302,7 @@ def test_a_full_disk_is_said_until_something_is_written_again(tmp_path: Path) ->
 
 def test_a_lock_is_trouble_as_long_as_it_lasts(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    store._read("PRAGMA busy_timeout=1")
+    store._base.execute("PRAGMA busy_timeout=1")
     other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="locked"):
@@ -335,3 +336,47 @@ def test_a_copy_made_while_it_serves_has_results_and_open_jobs(tmp_path: Path) -
     assert claim is not None
     assert claim.id == "b"
     restored.close()
+
+
+def test_a_service_does_not_take_what_it_is_at(store: Store) -> None:
+    """Where the clock jumps ahead, every lease has ended."""
+    add(store, "a")
+    add(store, "b")
+    assert claim(store, only="a") is not None
+    later = NOW + 86_400
+    found = store.claim("s", now=later, until=later + 10, but=["a"])
+    assert found is not None
+    assert found.id == "b"
+    assert store.claim("s", now=later, until=later + 10, but=["a", "b"]) is None
+
+
+def test_a_clock_that_is_set_back_holds_up_no_job(store: Store) -> None:
+    """A service with a wrong clock that is gone has left a lease of next year, and its owner's turn."""
+    add(store, "a", NOW)
+    add(store, "b", NOW + 1)
+    ahead = NOW + 365 * 86_400
+    assert claim(store, "gone", ahead, only="b") is not None
+    assert store.add("other", "bob", "call", most=10, share=10, now=NOW + 2) is Admission.ACCEPTED
+    taken = [claim(store, "s", NOW + 3 + number) for number in range(3)]
+    assert [found.id for found in taken if found] == ["other", "a", "b"]
+    assert claim(store, "s", NOW + 9) is None
+
+
+def test_what_is_read_does_not_wait_for_another_process_that_writes(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    add(store, "a")
+    other = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with ThreadPoolExecutor(1) as threads:
+        store._base.execute("PRAGMA busy_timeout=2000")
+        writing = threads.submit(claim, store)
+        began = time.monotonic()
+        while time.monotonic() < began + 1:
+            assert store.get("a", since=0) is not None
+            assert kinds(store, "a") == ["queued"]
+        assert not writing.done()
+        other.execute("ROLLBACK")
+        found = writing.result(10)
+    assert found is not None
+    other.close()
+    store.close()
