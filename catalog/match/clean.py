@@ -58,9 +58,16 @@ _ENTITIES: Final = {
 
 # In an address that holds a message, such as the one that opens a new issue.
 _PERCENT: Final = re.compile(rb"%(0[AaDd]|[2-7][0-9A-Fa-f])")
-# Letters and signs as wide as the ideographs that they are written among.
-_WIDE: Final = re.compile("[\uff01-\uff5e]")
-_NARROW: Final = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
+# What stands among ideographs, or in text that a word processor has set: letters and signs as wide as they
+# are, quotes of all kinds, and the marks that end a sentence, which no message goes on behind.
+_NARROW: Final = {
+    **{code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)},
+    **dict.fromkeys(map(ord, "“”„«»「」『』〝〞"), ord('"')),
+    **dict.fromkeys(map(ord, "‘’‚"), ord("'")),
+    **dict.fromkeys(map(ord, "。，；！？"), ord("\n")),
+}
+_WIDE: Final = re.compile(f"[{''.join(map(chr, _NARROW))}]")
+_BREAK: Final = re.compile(rb"<br {0,2}/?>", re.IGNORECASE)
 
 _QUOTES: Final = re.compile(rb"\x01?[\"'`]")
 _LEVEL: Final = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
@@ -118,6 +125,10 @@ def _char_of(entity: bytes) -> bytes:
     return unescape(entity.decode("ascii"))[:1].encode("latin-1", "replace").rjust(len(entity), b"\x00")
 
 
+def _line_break(found: re.Match[bytes]) -> bytes:
+    return b"\n".rjust(len(found[0]), b"\x00")
+
+
 def _percent(found: re.Match[bytes]) -> bytes:
     return bytes((int(found[1], 16),)).rjust(3, b"\x00")
 
@@ -148,6 +159,8 @@ def clean(text: str) -> bytes:
         data = _ENTITY.sub(_entity, data)
         for entity, char in _ENTITIES.items():
             data = data.replace(entity, char.rjust(len(entity), b"\x00"))
+    if b"<br" in data or b"<BR" in data:
+        data = _BREAK.sub(_line_break, data)
     if b"%20" in data:
         data = _PERCENT.sub(_percent, data)
     if b"\r" in data:
@@ -245,6 +258,13 @@ def _cuts(data: bytes, start: int, stop: int, size: int) -> Iterator[tuple[int, 
             end = line + 1
         yield start, end
         start = end
+
+
+def _is_apostrophe(data: bytes, at: int) -> bool:
+    """Whether a quote stands inside a word, and not behind a literal's prefix (`b'…'`)."""
+    if not (data[at - 1 : at].isalnum() and data[at + 1 : at + 2].isalnum()):
+        return False
+    return data[at - 1 : at] not in b"brfu" or data[at - 2 : at - 1].isalnum()
 
 
 class Pasted:
@@ -384,11 +404,7 @@ class Pasted:
         data = self.data
         for found in _QUOTES.finditer(data, begin, offset):
             quote, at = found[0], found.end() - 1
-            if (
-                found.group().endswith(b"'")
-                and data[at - 1 : at].isalnum()
-                and data[at + 1 : at + 2].isalnum()
-            ):
+            if found.group().endswith(b"'") and _is_apostrophe(data, at):
                 continue
             if quote[:1] == b"\x01":
                 inner = b"" if inner == quote else inner or quote

@@ -198,7 +198,7 @@ def _stop(pasted: Pasted, quote: bytes, offset: int) -> int:
             if at < 0:
                 break
             follow = data[at + len(quote) : at + len(quote) + 1]
-            if data[at - 1] != 1 and (not follow or follow in b" \t\n\r,)]}:;.<\x00\x01"):
+            if data[at - 1] != 1 and (not follow or follow in b" \t\n\r,)]}:;.<?!\x00\x01"):
                 return at
     return end
 
