@@ -77,12 +77,18 @@ class Call:
         fields = (field for field in dataclasses.fields(cls) if "summary" in field.metadata)
         return tuple(_argument(field, hints[field.name]) for field in fields)
 
+    @classmethod
+    @cache
+    def names(cls) -> tuple[str, ...]:
+        """The arguments' names, in signature order."""
+        return tuple(parameter.name for parameter in cls.arguments())
+
     def tensors(self) -> Iterator[tuple[str, TensorSpec]]:
         """The tensors that are present, in signature order."""
-        for parameter in self.arguments():
-            value = getattr(self, parameter.name)
+        for name in self.names():
+            value = getattr(self, name)
             if isinstance(value, TensorSpec):
-                yield parameter.name, value
+                yield name, value
 
     def stated(self) -> Iterator[tuple[str, Any]]:
         """The arguments that a caller writes: the required ones and those that differ from their default.
@@ -131,33 +137,46 @@ class Call:
     def edits_to(self, other: Call) -> tuple[Edit, ...]:
         """What to change in this call to get the other, argument by argument."""
         return tuple(
-            edit
-            for parameter in self.arguments()
-            for edit in _edits(parameter.name, getattr(self, parameter.name), getattr(other, parameter.name))
+            edit for name in self.names() for edit in _edits(name, getattr(self, name), getattr(other, name))
         )
 
 
 def plain(value: Any) -> Any:
     """A value as JSON carries it: types by their torch names, tensors and generators as objects."""
+    if value is None or value.__class__ in _PLAIN:
+        return value
     if isinstance(value, DType):
         return value.torch_name
+    if isinstance(value, TensorSpec):
+        return _tensor_json(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         to_json = getattr(value, "to_json", None)
         if to_json is not None:
             return to_json()
         fields = {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        if isinstance(value, TensorSpec):
-            if value.is_default:
-                del fields["strides"]
-            for name, default in (("offset", 0), ("device", "cuda"), ("values", None)):
-                if fields[name] == default:
-                    del fields[name]
         return {name: item for name, item in fields.items() if item is not None}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value
+
+
+_PLAIN = frozenset({bool, int, float, str})
+
+
+def _tensor_json(tensor: TensorSpec) -> dict[str, Any]:
+    """A tensor as the API takes it, what it takes for granted left out."""
+    described: dict[str, Any] = {"shape": list(tensor.shape), "dtype": tensor.dtype.torch_name}
+    if not tensor.is_default:
+        described["strides"] = list(tensor.strides)
+    if tensor.offset != 0:
+        described["offset"] = tensor.offset
+    if tensor.device != "cuda":
+        described["device"] = tensor.device
+    if tensor.values is not None:
+        described["values"] = plain(tensor.values)
+    return described
 
 
 def arguments_json(call: Call) -> dict[str, Any]:
@@ -178,7 +197,7 @@ def shown(subject: Any, path: str) -> str:
 
 
 def _edits(name: str, before: Any, after: Any) -> Iterator[Edit]:
-    if before == after and type(before) is type(after):
+    if before is after or (before == after and type(before) is type(after)):
         return
     if isinstance(before, TensorSpec) and isinstance(after, TensorSpec):
         relaid = before.shape != after.shape and before.is_default and after.is_default

@@ -6,7 +6,7 @@ reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -179,6 +179,10 @@ class Ruling:
         return tuple(check for check in self.failed if check.severity is not Severity.ERROR)
 
 
+Examine = Callable[[Any], Examination]
+"""How the calls of one operation are examined."""
+
+
 def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = frozenset()) -> Examination:
     """Evaluate every check: what `walk` says, without an event for each check that passes.
 
@@ -189,12 +193,12 @@ def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = froz
     unreached: set[type[Check[Any]]] = set()
     blocked: set[type[Check[Any]]] = set()
     subject: Any = call
-    for stage in stages:
-        if isinstance(stage, Step):
-            if blocked.isdisjoint(stage.premises):
-                subject = stage.run(subject)
-            continue
-        if isinstance(stage, Each):
+    for stage in _flat(tuple(stages)):
+        if not isinstance(stage, _Single):
+            if isinstance(stage, Step):
+                if blocked.isdisjoint(stage.premises):
+                    subject = stage.run(subject)
+                continue
             for event in _walk_items(stage, subject, blocked, True, passing):
                 if event.violations:
                     occurrences = found.setdefault(event.check, [])
@@ -202,22 +206,21 @@ def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = froz
                 else:
                     (passed if event.status is Status.PASSED else unreached).add(event.check)
             continue
-        given = not isinstance(stage, Given) or not blocked or blocked.isdisjoint(stage.premises)
-        for check in stage.checks if isinstance(stage, Given) else (stage,):
-            met = given and (not blocked or blocked.isdisjoint(check.premises))
-            if met and check in passing:
-                passed.add(check)
-                continue
-            if not met or not check.evaluable(subject):
-                unreached.add(check)
-                blocked.add(check)
-                continue
-            violations = tuple(check.find(subject))
-            if violations:
-                found.setdefault(check, []).extend([Occurrence(each, subject) for each in violations])
-                blocked.add(check)
-            else:
-                passed.add(check)
+        check = stage.check
+        met = not blocked or blocked.isdisjoint(stage.premises)
+        if met and check in passing:
+            passed.add(check)
+            continue
+        if not met or (stage.asks and not check.evaluable(subject)):
+            unreached.add(check)
+            blocked.add(check)
+            continue
+        violations = tuple(check.find(subject))
+        if violations:
+            found.setdefault(check, []).extend([Occurrence(each, subject) for each in violations])
+            blocked.add(check)
+        else:
+            passed.add(check)
     if not found and not unreached:
         return unbroken(tuple(stages))
     outcomes = tuple(
@@ -230,6 +233,33 @@ def examine(stages: Stages, call: Call, *, passing: Set[type[Check[Any]]] = froz
         occurrences[0].violation for check, occurrences in found.items() if check.origin() is Origin.UPSTREAM
     )
     return Examination(outcomes, next(raised, None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """A check of the call, with its premises and its stage's; `asks`: it says itself if it is evaluable."""
+
+    check: type[Check[Any]]
+    premises: frozenset[type[Check[Any]]]
+    asks: bool
+
+
+_EVALUABLE = getattr(Check.evaluable, "__func__", None)
+
+
+@cache
+def _flat(stages: tuple[Any, ...]) -> tuple[_Single | Each | Step, ...]:
+    """The stages with each check of the call by itself."""
+    found: list[_Single | Each | Step] = []
+    for stage in stages:
+        if isinstance(stage, (Each, Step)):
+            found.append(stage)
+            continue
+        given = stage.premises if isinstance(stage, Given) else ()
+        for check in stage.checks if isinstance(stage, Given) else (stage,):
+            asks = getattr(check.evaluable, "__func__", None) is not _EVALUABLE
+            found.append(_Single(check, frozenset((*given, *check.premises)), asks))
+    return tuple(found)
 
 
 @cache

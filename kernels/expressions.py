@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from math import isfinite
 from typing import Any
 
@@ -41,6 +42,10 @@ LARGEST = {
 """Largest finite number of a type. What is larger becomes infinite, or in eight bits this number."""
 
 
+MOST_KEPT = 1024
+"""Tensors whose expressions are kept."""
+
+
 def literal(value: Any) -> str:
     """A plain value as Python source."""
     if isinstance(value, DType):
@@ -58,6 +63,20 @@ def tensor(spec: TensorSpec, values: Values | None = None, device: str = "cuda")
     A view is written as the slice it most likely is: of wider rows, of a buffer's tail, of an expanded row.
     """
     values = spec.values or values
+    if isinstance(values, (Listed, Text)):
+        return _tensor(spec, values, device)
+    # Full(1) equals Full(1.0) and is written otherwise.
+    form = (spec.shape, spec.dtype, spec.strides, spec.offset, spec.device)
+    return _kept(form, values, repr(values), device)
+
+
+@lru_cache(MOST_KEPT)
+def _kept(form: tuple[Any, ...], values: Values | None, _written: str, device: str) -> str:
+    """`_tensor` of such a form: the calls of one answer, and of many, have most tensors in common."""
+    return _tensor(TensorSpec(*form), values, device)
+
+
+def _tensor(spec: TensorSpec, values: Values | None, device: str) -> str:
     where = f'dtype=torch.{spec.dtype}, device="{_placed(spec.device, device)}"'
     if spec.is_default:
         return _dense(spec.shape, spec.dtype, values, where)
@@ -154,14 +173,14 @@ def _stated(numbers: Sequence[float], dtype: DType) -> tuple[list[str], str, str
     limit = LARGEST.get(dtype)
     if dtype.itemsize == 1 and limit is not None:
         numbers = [number if number != number else max(-limit, min(number, limit)) for number in numbers]
-    if all(_fits(number, dtype) for number in numbers):
+    if all(fits(number, dtype) for number in numbers):
         return [literal(number) for number in numbers], f"dtype=torch.{dtype}, ", ""
     numbers = [representable(number) for number in numbers]
     wide = DType.I64 if all(isinstance(number, int) for number in numbers) else DType.F64
     return [literal(number) for number in numbers], f"dtype=torch.{wide}, ", f".to(torch.{dtype})"
 
 
-def _fits(number: float, dtype: DType) -> bool:
+def fits(number: float, dtype: DType) -> bool:
     """Whether torch makes a tensor of this type of the number."""
     if isinstance(number, int) and not MIN_INT64 <= number <= MAX_INT64 and dtype is not DType.U64:
         return False

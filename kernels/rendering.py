@@ -98,14 +98,15 @@ def _fixed_call(operation: Operation, call: Call, fixed: Call) -> str:
     """
     before = {edit.argument: _before(getattr(call, edit.argument)) for edit in call.edits_to(fixed)}
     made = _definitions(fixed, "cuda", operation.fill(fixed))
-    own = _definitions(call, "cuda", operation.fill(call))
+    own = operation.fill(call) if before.keys() & made.keys() else {}
     kept, changed = [], []
     for name, line in made.items():
-        conversion = _conversion(name, getattr(call, name), getattr(fixed, name))
         if name not in before:
             kept.append(line)
-        elif conversion is not None and name not in operation.outputs:
-            kept.append(own[name])
+            continue
+        conversion = _conversion(name, getattr(call, name), getattr(fixed, name))
+        if conversion is not None and name not in operation.outputs:
+            kept.append(f"{name} = {tensor(getattr(call, name), own.get(name))}")
             changed.append(f"{name} = {conversion}  # {before.pop(name)}")
         else:
             changed.append(f"{line}  # {before.pop(name)}")

@@ -30,19 +30,20 @@ def test_no_drawn_call_stops_a_check(name: str, target: Target | None) -> None:
 def test_no_drawn_call_stops_the_search_for_fixes(name: str) -> None:
     operation = operations()[name]
     for call in islice(calls(operation, 12), COUNT // 15):
-        fixes.search(operation, call, operation.examine(call))
+        fixes.search(call, operation.examine(call), operation.examine)
 
 
 def test_a_wrong_type_behind_a_wrong_size_is_not_computed_with() -> None:
-    valid = operations()["inkling_attn_prologue_decode"].valid
+    operation = operations()["inkling_attn_prologue_decode"]
+    valid = operation.valid
     for call in (
         valid.replace(dq=-256, dkv="silu"),
         valid.quantized().replace(dq=192, dkv=None),
         valid.quantized().replace(dq=192, dkv="x"),
     ):
-        examination = operations()["inkling_attn_prologue_decode"].examine(call)
+        examination = operation.examine(call)
         assert examination.raised is not None
-        fixes.search(operations()["inkling_attn_prologue_decode"], call, examination)
+        fixes.search(call, examination, operation.examine)
 
 
 ANY_SCALAR: tuple[Any, ...] = (
@@ -67,7 +68,7 @@ def test_no_value_of_a_plain_argument_stops_a_check_or_the_search(name: str) -> 
                     for occurrence in outcome.occurrences
                 )
             if call is operation.valid:
-                fixes.search(operation, changed, examination)
+                fixes.search(changed, examination, operation.examine)
 
 
 ANY_VALUES: tuple[Values, ...] = (

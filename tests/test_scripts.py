@@ -121,7 +121,7 @@ def test_a_fix_s_code_makes_the_call_that_passes(
     monkeypatch.chdir(tmp_path)
     tried = 0
     for call in filter(is_small, asked(operation)):
-        for repair in fixes.search(operation, call, operation.examine(call)).repairs:
+        for repair in fixes.search(call, operation.examine(call), operation.examine).repairs:
             if not is_small(repair.call) or not (is_writable(call) and is_writable(repair.call)):
                 continue
             for path in tmp_path.iterdir():

@@ -9,18 +9,15 @@ from typing import Any
 from app.diagnose.fixes import Repair
 from kernels.call import Argument, Call
 from kernels.checking import Check, Severity, Status
-from kernels.examining import Examination
+from kernels.examining import Examination, Examine
 from kernels.expressions import literal
-from kernels.registry import Operation
 
 MAX_TRIALS = 16
 """Examinations of one answer's trials of values."""
 
 
-def advice(
-    operation: Operation, call: Call, examination: Examination, repairs: tuple[Repair, ...]
-) -> list[str]:
-    """Sentences on failing checks, those that upstream makes first."""
+def advice(call: Call, examination: Examination, repairs: tuple[Repair, ...], examine: Examine) -> list[str]:
+    """Sentences on failing checks, those that upstream makes first; `examine` is what was found by."""
     said: dict[str, None] = {}
     remedies: set[str] = set()
     trials = MAX_TRIALS
@@ -42,7 +39,7 @@ def advice(
             if not others or len(others) > trials or _mends(name, repairs):
                 continue
             trials -= len(others)
-            if not any(_passes(operation, call.replace(**{name: value}), outcome.check) for value in others):
+            if not any(_passes(examine(call.replace(**{name: value})), outcome.check) for value in others):
                 listed = ", ".join(literal(value) for value in parameter.choices)
                 hopeless.append(f"no value of {name} helps (tried: {listed})")
         parts = [*hopeless, *([remedy] if remedy else [])]
@@ -61,6 +58,5 @@ def _mends(name: str, repairs: tuple[Repair, ...]) -> bool:
     return any({edit.argument for edit in repair.edits} == {name} for repair in repairs)
 
 
-def _passes(operation: Operation, call: Call, check: type[Check[Any]]) -> bool:
-    examination = operation.examine(call)
+def _passes(examination: Examination, check: type[Check[Any]]) -> bool:
     return any(each.check is check and each.status is Status.PASSED for each in examination.outcomes)

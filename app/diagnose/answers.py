@@ -93,7 +93,11 @@ def fix(operation: Operation, call: Call, repair: Repair, outcome: Outcome | Non
 def costs(call: Call, repair: Repair) -> str:
     """What a repair costs, a clause: its fixes' own words, the memory, the warnings that it leaves."""
     parts = [repair.note] if repair.note else []
-    more = storage(repair.call) - storage(call)
+    more = sum(
+        getattr(after, "storage_bytes", 0) - getattr(before, "storage_bytes", 0)
+        for before, after in ((getattr(call, name), getattr(repair.call, name)) for name in call.names())
+        if before is not after
+    )
     if more:
         parts.append(f"the tensors described take {abs(more):,} bytes {'more' if more > 0 else 'less'}")
     if not repair.safe and not repair.note:

@@ -18,8 +18,7 @@ from typing import Any
 
 from kernels.call import Call, Edit
 from kernels.checking import Fix, Severity
-from kernels.examining import Examination, Occurrence, Outcome
-from kernels.registry import Operation
+from kernels.examining import Examination, Examine, Occurrence, Outcome
 from kernels.spec import TensorSpec
 
 log = logging.getLogger("faultbook.fixes")
@@ -69,10 +68,13 @@ class Repair:
 
     def of(self, original: Call, held: Call) -> Repair:
         """The same repair of the call that `held` was written out from: what it leaves is drawn as before."""
-        names = [parameter.name for parameter in original.arguments()]
-        left = {
-            name: getattr(original, name) for name in names if getattr(self.call, name) is getattr(held, name)
-        }
+        left = {}
+        for name in original.names():
+            own, written, kept = (getattr(call, name) for call in (original, held, self.call))
+            if kept is written:
+                left[name] = own
+            elif isinstance(kept, TensorSpec) and kept.values is not None and kept.values is written.values:
+                left[name] = replace(kept, values=own.values)
         call = self.call.replace(**left)
         return replace(self, call=call, edits=original.edits_to(call))
 
@@ -111,8 +113,8 @@ class _State:
 class _Searcher:
     """One search: what was seen, and what is left of its time."""
 
-    operation: Operation
     call: Call
+    examine: Examine
     deadline: float
     evaluations: int = 0
     seen: set[Key] = field(default_factory=set)
@@ -121,7 +123,7 @@ class _Searcher:
     def examined(self, state: _State) -> Examination:
         """Examine a state's call, once."""
         self.evaluations += 1
-        return self.operation.examine(state.call)
+        return self.examine(state.call)
 
     def is_new(self, call: Call) -> bool:
         """Whether this call was not met before."""
@@ -202,9 +204,9 @@ class _Searcher:
         self.found[_key(state.call)] = Repair(title, state.call, edits, safe, note, warnings)
 
 
-def search(operation: Operation, call: Call, examination: Examination) -> Search:
-    """Repairs of a call, by rank; each was examined and passes."""
-    searcher = _Searcher(operation, call, monotonic() + MAX_SECONDS)
+def search(call: Call, examination: Examination, examine: Examine) -> Search:
+    """Repairs of a call, by rank; each was examined, as the call was, and passes."""
+    searcher = _Searcher(call, examine, monotonic() + MAX_SECONDS)
     if examination.failed():
         searcher.best_first(examination)
         if not searcher.found:

@@ -9,7 +9,7 @@ from app.diagnose import schemas
 from app.diagnose.answers import not_given
 from app.worker.messages import Outcome
 from catalog.additions import request
-from kernels.checking import Check, Origin
+from kernels.checking import Check, Origin, Status
 from kernels.examining import Examination
 from kernels.examining import Outcome as CheckOutcome
 from kernels.registry import Operation
@@ -25,7 +25,7 @@ class Rows:
 
     def __init__(self, record_id: RecordIds) -> None:
         self._record_id = record_id
-        self._quiet: dict[tuple[str, type[Check[Any]], str], schemas.CheckModel] = {}
+        self._quiet: dict[tuple[str, type[Check[Any]], bool], schemas.CheckModel] = {}
 
     def raised(
         self, operation: Operation, examination: Examination, outcome: Outcome | None
@@ -55,7 +55,7 @@ class Rows:
         """One check's row; a row without a violation is the same for every call and made once."""
         if found.occurrences:
             return self._row(operation, found, guessed)
-        key = (operation.name, found.check, found.status.value)
+        key = (operation.name, found.check, found.status is Status.PASSED)
         row = self._quiet.get(key)
         if row is None:
             row = self._quiet[key] = self._row(operation, found)

@@ -59,6 +59,14 @@ def undefined(values: Values, dtype: DType) -> bool:
     return (values in huge and dtype.torch_name.startswith(("int", "uint"))) or negative
 
 
+def test_equal_numbers_of_other_types_are_written_as_they_are() -> None:
+    """Expressions are kept, and 1, 1.0 and True are equal as keys."""
+    spec = TensorSpec((3,), DType.F32)
+    written = {tensor(spec, Full(number)) for number in (1, 1.0, True)}
+    assert len(written) == 3
+    assert tensor(spec, Full(-0.0)) != tensor(spec, Full(0.0))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.filterwarnings("error")
 def test_a_tensor_s_expression_holds_what_the_worker_builds(dtype: DType) -> None:

@@ -39,13 +39,13 @@ def asked(operation: str, arguments: dict[str, Any], target: str | None = None) 
 
 
 def searched(question: Question) -> Search:
-    return search(question.operation, question.call, question.operation.examine(question.call))
+    return search(question.call, question.operation.examine(question.call), question.operation.examine)
 
 
 def told(question: Question) -> list[str]:
     examination = question.operation.examine(question.call)
-    repairs = search(question.operation, question.call, examination).repairs
-    return advice(question.operation, question.call, examination, repairs)
+    repairs = search(question.call, examination, question.operation.examine).repairs
+    return advice(question.call, examination, repairs, question.operation.examine)
 
 
 @pytest.mark.parametrize("name", [name for name in operations() if name != "safetensors_file"])
@@ -54,7 +54,7 @@ def test_three_faults_take_few_examinations_and_every_repair_passes(name: str) -
     spent = []
     for call in several(operation, 3, 12, seed=20):
         examination = operation.examine(call)
-        found = search(operation, call, examination)
+        found = search(call, examination, operation.examine)
         spent.append(found.evaluations)
         hopeless = any(
             not list(outcome.occurrences[0].violation.fixes(outcome.occurrences[0].subject))

@@ -29,12 +29,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 
 def some(operation: Operation) -> Iterator[Call]:
-    """The valid call often enough for an anchor, then calls near it and others."""
+    """The valid call often enough for an anchor, then calls near it, every check's example and others."""
     random = Random(operation.name)
     for _ in range(BEFORE + 2):
         yield operation.valid
     for _ in range(40):
         yield changed(operation.valid, random)
+    yield from (example for check in operation.checks if (example := check.example()) is not None)
     yield from islice(calls(operation, 41), 10)
 
 

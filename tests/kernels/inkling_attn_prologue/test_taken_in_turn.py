@@ -130,5 +130,5 @@ def _said_by_torch(rows: int, width: int, device: str) -> str | None:
 @pytest.mark.parametrize("dkv", [0, 64])
 def test_a_call_of_several_such_faults_is_mended(operation: Operation, dkv: int) -> None:
     for call in (no_heads(base(operation), dkv), split_heads(base(operation)).replace(dq=2**63 - 1)):
-        best = search(operation, call, operation.examine(call)).repairs[0]
+        best = search(call, operation.examine(call), operation.examine).repairs[0]
         assert not operation.examine(best.call).rejected
