@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kernels.call import Call
+from kernels.dtypes import Kind
 from kernels.target import Target
-from kernels.values import Listed
+from kernels.values import Listed, Randint, Values
 
 Ending = Literal["returned", "raised", "crashed", "out-of-memory", "timed-out", "unsupported"]
 Implementation = Literal["triton", "reference", "library"]
@@ -100,7 +101,8 @@ class Outcome:
     seconds        for which it had a worker to itself, what is counted against a quota
     detail         where it crashed, ran out of memory or time, was refused, or wrote where it must not
     breaches       memory that it wrote and must not have, a sentence each
-    drawn          the elements of tensors described as drawn, where checks say more of the call with them
+    drawn          elements of tensors described as drawn, of a large one the smallest and the largest, where
+                   checks say more of the call with them
     """
 
     ending: Ending
@@ -123,7 +125,13 @@ class Outcome:
 
 
 def written_out(call: Call, elements: Mapping[str, tuple[int | float | bool, ...]]) -> Call:
-    """The call with the elements of these tensors, in row-major order, in place of what draws them."""
+    """The call with the elements of these tensors, in row-major order, in place of what draws them; with what
+    lies between two that are told of a large one.
+    """
     for name, each in elements.items():
-        call = call.with_tensor(name, values=Listed(tuple(each)))
+        tensor = getattr(call, name)
+        values: Values = Listed(tuple(each))
+        if len(each) < tensor.numel and tensor.dtype.kind is not Kind.FLOAT:
+            values = Randint(int(min(each)), int(max(each)) + 1, seed=tensor.values.seed)
+        call = call.with_tensor(name, values=values)
     return call

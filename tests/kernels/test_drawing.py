@@ -14,7 +14,7 @@ from kernels.dtypes import DType
 from kernels.registry import operations
 from kernels.running import materialise
 from kernels.spec import TensorSpec
-from kernels.values import Arange, Listed, Randint, Randn, Values
+from kernels.values import Arange, Listed, Randint, Randn, Values, bounds
 
 VALID = operations()["per_token_group_quant"].valid
 TYPES = [dtype for dtype in DType if dtype.in_torch and dtype not in (DType.C64, DType.C128)]
@@ -38,14 +38,69 @@ def test_a_call_written_out_is_built_of_the_same_bytes(dtype: DType, values: Val
     assert torch.equal(first.contiguous().view(torch.uint8), second.contiguous().view(torch.uint8))
 
 
-def test_what_is_not_drawn_shares_memory_or_is_too_much_stays() -> None:
-    own = TensorSpec((4, 256), DType.BF16, values=Randn(seed=1))
+OWN = TensorSpec((4, 256), DType.BF16, values=Randn(seed=1))
+LARGE = OWN.with_shape(MOST_WRITTEN + 1)
+
+
+def test_what_is_not_drawn_or_too_much_and_told_by_its_description_stays() -> None:
     left = (
-        replace(own, values=Arange()),
-        replace(own, values=None),
-        replace(own, strides=(0, 1)),
-        replace(own.with_shape(MOST_WRITTEN + 1), values=own.values),
-        replace(own.with_shape(0, 4), values=own.values),
+        replace(OWN, values=Arange()),
+        replace(OWN, values=None),
+        replace(OWN.with_shape(0, 4), values=OWN.values),
+        replace(LARGE, values=OWN.values),
+        replace(LARGE, values=Randn(std=1e39, seed=1), dtype=DType.F8_E4M3FN),
+        replace(LARGE, values=Randint(0, 9, seed=1)),
+        replace(LARGE, values=Randint(-(2**31), 2**31, seed=1), dtype=DType.I32),
     )
     assert [drawn(VALID.replace(input=spec)) for spec in left] == [{}] * len(left)
-    assert list(drawn(VALID.replace(input=own))) == ["input"]
+    assert list(drawn(VALID.replace(input=OWN))) == ["input"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (DType.I32, Randn(std=1e6)),
+        (DType.I64, Randn(mean=-7.0, std=100.0)),
+        (DType.U16, Randn(mean=50.0, std=3.0)),
+        (DType.BOOL, Randn()),
+        (DType.I8, Randint(0, 300)),
+        (DType.I32, Randint(0, 2**40)),
+        (DType.BF16, Randn(std=1e39)),
+        (DType.F16, Randn(mean=65_515.0)),
+        (DType.F32, Randn(mean=float("nan"))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("strides", [(1,), (0,), (3,)], ids=["dense", "one element", "gaps"])
+def test_of_much_the_extremes_are_told(dtype: DType, values: Values, strides: tuple[int, ...]) -> None:
+    spec = replace(LARGE, dtype=dtype, values=values, strides=strides)
+    call = seeded_call(VALID.replace(input=spec, output_q=None, output_s=None), 5)
+    built = materialise(call, {}, "cpu")["input"]
+    wide = built.double()
+    expected = torch.stack((wide.min(), wide.max())).tolist()
+    assert torch.tensor(drawn(call)["input"], dtype=torch.float64).tolist() == pytest.approx(
+        expected, nan_ok=True
+    )
+    told = written_out(call, drawn(call)).input.values  # type: ignore[attr-defined]
+    assert bounds(told, spec.shape) == pytest.approx(tuple(expected), nan_ok=True)
+
+
+@pytest.mark.parametrize("values", [Randn(std=1e6, seed=1), Randint(-(2**63), 2**63, seed=1)], ids=["n", "i"])
+def test_slots_of_many_tokens_are_known_to_be_outside_before_a_launch(values: Values) -> None:
+    decode = operations()["inkling_attn_prologue_decode"]
+    tokens = MOST_WRITTEN + 1
+    call = decode.fit(
+        {
+            "qkvr": TensorSpec((tokens, 512), DType.BF16),
+            "loc": TensorSpec((tokens,), DType.I64, values=values),
+        }
+    )
+    told = decode.examine(written_out(call, drawn(call)))
+    assert [outcome.check.id() for outcome in told.failed()] == ["loc_out_of_range"]
+
+
+def test_elements_that_share_memory_are_those_that_a_run_has() -> None:
+    spec = replace(OWN, strides=(0, 1))
+    call = VALID.replace(input=spec, output_q=None, output_s=None)
+    built = materialise(call, {}, "cpu")["input"]
+    assert drawn(call)["input"] == tuple(built.float().flatten().tolist())

@@ -52,6 +52,11 @@ FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "an input beyond bfloat16": (QUANT, {"input": tensor([4, 256], "bfloat16", BEYOND)}, "input_not_finite"),
     "pool slots": (DECODE, {"loc": tensor([3], "int64", WIDE)}, "loc_out_of_range"),
     "state slots": (DECODE, {"cache_indices": tensor([3], "int32", WIDE)}, "state_slot_out_of_range"),
+    "a large input beyond bfloat16": (
+        QUANT,
+        {"input": tensor([512, 256], "bfloat16", BEYOND)},
+        "input_not_finite",
+    ),
     "tracked rows": (EXTEND, {"track_rows": tensor([2, 3], "int64", WIDE)}, "tracked_rows_out_of_range"),
     "tracked slots": (EXTEND, {"track_dst": tensor([2], "int64", WIDE)}, "tracked_rows_out_of_range"),
     "state behind a mask": (
