@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Annotated
 
 import typer
@@ -163,27 +163,33 @@ def indexing(data: Path, packages: Iterable[str]) -> Iterator[None]:
         errors="replace",
         env={**os.environ, "FAULTBOOK_DATA": str(data), "TERM": "dumb"},
     )
-    told = Thread(target=_tell, args=(process,), name="faultbook-indexing", daemon=True)
+    stopped = Event()
+    told = Thread(target=_tell, args=(process, stopped), name="faultbook-indexing", daemon=True)
     told.start()
     try:
         yield
     finally:
         ended = process.poll() is not None
+        stopped.set()
         process.terminate()
         process.wait()
         if ended:
             told.join(1.0)
 
 
-def _tell(process: subprocess.Popen[str]) -> None:
-    """Say what the process in the background could not do."""
+def _tell(process: subprocess.Popen[str], stopped: Event) -> None:
+    """Say what the process in the background could not do, unless it is stopped with the service."""
     assert process.stderr is not None
     with process.stderr as lines:
         for line in lines:
             if (text := line.strip()) and not _BAR.search(text):
                 err.print(escape(f"indexing: {printable(text)[:300]}"))
-    if process.wait() > 0:
-        err.print(f"indexing ended with code {process.returncode}; faultbook doctor says what is there")
+    code = process.wait()
+    if code > 0:
+        err.print(f"indexing ended with code {code}; faultbook doctor says what is there")
+    elif code < 0 and not stopped.is_set():
+        # Most often for want of memory; what it had finished stays, the next start goes on.
+        err.print(f"indexing was ended by signal {-code}; the next start goes on with what is missing")
 
 
 def diff(

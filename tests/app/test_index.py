@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
@@ -200,6 +202,31 @@ def test_what_fails_in_the_background_is_said(
             sleep(0.05)
     assert "indexing: " in said
     assert "ended with code 1" in said
+
+
+def test_indexing_that_is_killed_is_said_and_goes_on_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Known(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Known)
+    with indexing.indexing(tmp_path, ["jinja2"]):
+        started[0].kill()
+        said = ""
+        deadline = monotonic() + 60
+        while "ended by signal 9" not in said and monotonic() < deadline:
+            said += capfd.readouterr().err
+            sleep(0.05)
+    assert "indexing was ended by signal 9" in said
+    assert indexing.missing(tmp_path, ["jinja2"]) == ["jinja2"]
+    with indexing.indexing(tmp_path, ["jinja2"]):
+        pass
+    assert "signal" not in capfd.readouterr().err
 
 
 def test_doctor_compares_checksums(data: Path, tmp_path: Path) -> None:
