@@ -21,6 +21,8 @@ FULL: Final = 12
 """With fewer grams than this a likeness counts for proportionally less."""
 POOL: Final = 60
 """Groups that share most grams with a text, looked at one by one."""
+BEGINS: Final = 40
+"""Groups whose first long literal a text has, looked at beside them."""
 LENGTH: Final = 0.35
 """How much a template's length takes from what it shares: little, since most texts are cut or changed."""
 RANK: Final = 9.0
@@ -95,6 +97,12 @@ class Fuzzy:
                     pool[number] = max(pool.get(number, (0.0, 0.0)), (float(rank[local]), like))
             first += len(part)
         best = sorted(pool.items(), key=lambda item: (-item[1][0], item[0]))[:POOL]
+        # What begins as the text does may share little else with it: the rest is values.
+        pooled = {number for number, _ in best}
+        begins = dict.fromkeys(
+            number for number, _, _ in islice(self._index.beginnings(key[:LONGEST]), BEGINS)
+        )
+        best += [(number, (best[-1][1][0], 0.0)) for number in begins if number not in pooled]
         shown = int(held.sum())
         certainty = _CEILING * min(1.0, shown / FULL) * (0.8 + 0.2 * shown / len(wanted))
         return list(islice(self._ordered(key, best, certainty), limit))
