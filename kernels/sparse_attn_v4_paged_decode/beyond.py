@@ -15,11 +15,8 @@ from typing import Self
 
 from kernels.checking import Check, Fix
 from kernels.dtypes import DType, Kind
-from kernels.sparse_attn_v4_paged_decode.launch_errors import (
-    NARROWEST,
-    padded_to,
-    previous_power_of_two,
-)
+from kernels.sparse_attn_v4_paged_decode.launch_errors import padded_to
+from kernels.sparse_attn_v4_paged_decode.launches import NARROWEST, converts_pool, previous_power_of_two
 from kernels.sparse_attn_v4_paged_decode.python_errors import POOL_STRIDES, UNPACKED
 from kernels.sparse_attn_v4_paged_decode.signature import GROUP, QUANTIZED, VALID, SparseCall
 from kernels.spec import TensorSpec
@@ -190,9 +187,8 @@ class Fp8NotCompiled(Hazard):
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        target = call.target
-        if call.kv_scales is not None and target is not None and not target.compiles_e4m3:
-            yield cls(call.unified_kv.dtype, target.name)
+        if call.target is not None and not converts_pool(call):
+            yield cls(call.unified_kv.dtype, call.target.name)
 
     def describe_actual(self, call: SparseCall, /) -> str:
         return f"unified_kv = {call.unified_kv}, target = {call.target}"

@@ -11,7 +11,7 @@ from typing import Self
 from kernels.checking import Fix, Severity, aside
 from kernels.dtypes import DType, Kind
 from kernels.sparse_attn_v4_paged_decode.beyond import Hazard
-from kernels.sparse_attn_v4_paged_decode.launch_errors import splits
+from kernels.sparse_attn_v4_paged_decode.launches import holds_step, knows_sink, splits, tile
 from kernels.sparse_attn_v4_paged_decode.python_errors import UNPACKED
 from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
 from kernels.spec import TensorSpec
@@ -20,14 +20,6 @@ INDEX_TYPES = (DType.I32, DType.I64)
 INDEX_LISTS = ("kv_indices", "kv_indptr")
 DENSE = (*INDEX_LISTS, "attn_sink")
 """Arguments of which the kernels get the address alone."""
-
-SLOTS_A_TILE, FP8_SLOTS_A_TILE = 16, 32
-"""Slots that upstream's kernels take at a time, without scales and with them."""
-
-OF_AMD = (DType.F8_E4M3FNUZ, DType.F8_E5M2FNUZ)
-"""Types that Triton compiles for AMD's GPUs alone."""
-
-UNKNOWN_TO_TRITON = (DType.F8_E8M0, DType.C64, DType.C128, DType.F4, DType.F6_E2M3, DType.F6_E3M2)
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class SpansTypeTooNarrow(Hazard):
 
     message = "kv_indptr must hold {step}, the slots of a tile in every split, got {got}"
     reason = (
-        "with {splits_used} splits of {tile} slots a step of all is {step}, which {got} does not hold: the "
+        "with {splits_used} splits of {slots} slots a step of all is {step}, which {got} does not hold: the "
         "kernel does not compile"
     )
     looks_at = ("kv_indptr.dtype", "kv_splits", "kv_scales")
@@ -86,17 +78,13 @@ class SpansTypeTooNarrow(Hazard):
     step: int
     got: DType
     splits_used: int = aside()
-    tile: int = aside()
+    slots: int = aside()
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        dtype, used = call.kv_indptr.dtype, splits(call)
-        if dtype.kind is not Kind.INT or not isinstance(used, int) or used <= 1:
-            return
-        signed = dtype in (DType.I8, DType.I16, DType.I32, DType.I64)
-        tile = SLOTS_A_TILE if call.kv_scales is None else FP8_SLOTS_A_TILE
-        if used * tile >= 2 ** (dtype.bits - signed):
-            yield cls(used * tile, dtype, used, tile)
+        if not holds_step(call):
+            used, slots = splits(call), tile(call)
+            yield cls(used * slots, call.kv_indptr.dtype, used, slots)
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:
         yield _cast(call, {"kv_indptr": DType.I32}, safe=True, note="one copy")
@@ -290,8 +278,7 @@ class SinkTypeUnknown(Hazard):
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:
-        nvidia = call.target is None or call.target.capability is not None
-        if call.attn_sink.dtype in UNKNOWN_TO_TRITON or (nvidia and call.attn_sink.dtype in OF_AMD):
+        if not knows_sink(call):
             yield cls(call.attn_sink.dtype)
 
     def fixes(self, call: SparseCall, /) -> Iterator[Fix[SparseCall]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kernels.live import torch_dtype
 from kernels.offline import SHARED_MEMORY, Variant
 from kernels.sparse_attn_v4_paged_decode.launch import join_variant, variant
-from kernels.sparse_attn_v4_paged_decode.launch_errors import splits
+from kernels.sparse_attn_v4_paged_decode.launches import splits
 from kernels.sparse_attn_v4_paged_decode.signature import SparseCall
 
 

@@ -1,35 +1,34 @@
 """What torch, Triton and Python raise while sparse_attn_v4_paged_decode launches its kernels.
 
 With kv_splits 1 one kernel does everything. Otherwise partial results are allocated, one kernel computes a
-share of the slots a split, and a second joins them: its programs are counted from the multiprocessors. Where
-their number decides, it is that of an H200, where the outcomes were seen.
+share of the slots a split, and a second joins them. A kernel is compiled before its pointers are looked at:
+of a call whose kernel does not compile, nothing is said of what comes behind that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from kernels.checking import Fix, aside
 from kernels.dtypes import DType
+from kernels.sparse_attn_v4_paged_decode.launches import (
+    MULTIPROCESSORS,
+    NARROWEST,
+    PROGRAMS_A_MULTIPROCESSOR,
+    compiles,
+    joining_compiles,
+    padded_heads,
+    previous_power_of_two,
+    splits,
+)
 from kernels.sparse_attn_v4_paged_decode.python_errors import PythonError
 from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
 from kernels.spec import TensorSpec
 
-MULTIPROCESSORS = 132
-"""Of an H200."""
-
-PROGRAMS_A_MULTIPROCESSOR = 2
-MOST_SPLITS_CHOSEN = 64
-HEADS_A_BLOCK = (16, 64)
-"""Fewest and most heads that one program computes."""
-
 JOINED_COLUMNS = 32
 """Fewest columns of the result that a program of the joining step writes."""
-
-NARROWEST = 9
-"""Fewest columns a head that compile: the matrix product takes 16, to which 9 are rounded up."""
 
 LEAST_SIZE = -(2**62)
 """The least number that torch takes for a size, if a wrong one: smaller ones stand for symbols."""
@@ -38,37 +37,6 @@ POINTERS = {"unified_kv": 1, "kv_scales": 2, "kv_indices": 3, "kv_indptr": 4}
 """Place of each argument among the first kernel's."""
 
 SINK_POINTER, SINK_POINTER_JOINING = 5, 3
-
-
-def next_power_of_two(count: int) -> int:
-    """The smallest power of two that is not below `count`; 1 for less than 1."""
-    return 1 << max(count - 1, 0).bit_length()
-
-
-def previous_power_of_two(count: int) -> int:
-    """The largest power of two that is not above `count`; 1 for less than 1."""
-    return 1 << max(count.bit_length() - 1, 0) if count > 0 else 1
-
-
-def padded_heads(heads: int) -> int:
-    """Heads in whole blocks, for which partial results are allocated."""
-    block = _head_block(heads)
-    return -(-heads // block) * block
-
-
-def splits(call: SparseCall) -> Any:
-    """kv_splits, or what upstream chooses from tokens and heads on an H200."""
-    if call.kv_splits is not None:
-        return call.kv_splits
-    tokens, heads, _ = call.q.shape
-    programs = max(1, tokens * max(1, padded_heads(heads) // _head_block(heads)))
-    wanted = PROGRAMS_A_MULTIPROCESSOR * MULTIPROCESSORS // programs
-    return previous_power_of_two(min(wanted, MOST_SPLITS_CHOSEN))
-
-
-def _head_block(heads: int) -> int:
-    fewest, most = HEADS_A_BLOCK
-    return max(fewest, next_power_of_two(min(heads, most)))
 
 
 class Splits(PythonError):
@@ -161,11 +129,20 @@ class SplitsNegative(Splits):
         return VALID.replace(kv_splits=-1)
 
 
-class OnHost(PythonError):
+class AtLaunch(PythonError):
+    """What the launch of a kernel raises, and what comes behind the first one's."""
+
+    at_launch = True
+
+    @classmethod
+    def evaluable(cls, call: SparseCall, /) -> bool:
+        return compiles(call)
+
+
+class OnHost(AtLaunch):
     """Only q's device is checked; of the other tensors Triton asks the driver, one by one."""
 
     raises = ValueError
-    at_launch = True
     message = "Pointer argument (at {at}) cannot be accessed from Triton (cpu tensor?)"
     reason = "{argument} is on the CPU; only q's device is checked, and the kernel reads device memory"
     requires = "every tensor on q's GPU"
@@ -220,11 +197,10 @@ class MultiprocessorsUnknown(PythonError):
 
 
 @dataclass(frozen=True)
-class NothingToReduce(PythonError):
+class NothingToReduce(AtLaunch):
     """The step that joins the splits divides the device by the number of (token, head) pairs."""
 
     raises = ZeroDivisionError
-    at_launch = True
     message = "integer division or modulo by zero"
     reason = (
         "q is {tokens} tokens of {heads} heads: with no work, the step that joins the splits divides by zero"
@@ -257,11 +233,10 @@ class NothingToReduce(PythonError):
 
 
 @dataclass(frozen=True)
-class HeadTooNarrowToJoin(PythonError):
+class HeadTooNarrowToJoin(AtLaunch):
     """With few tokens the joining step shares out chunks of 32 columns, of which 16 columns have none."""
 
     raises = ZeroDivisionError
-    at_launch = True
     message = "integer division or modulo by zero"
     reason = (
         "heads of {width} columns hold no whole chunk of 32, and with {splits_used} splits the joining step "
@@ -308,6 +283,10 @@ class SinkOnHost(OnHost):
     looks_at = ("attn_sink.device", "kv_splits")
     at: int
     argument: str = aside(default="attn_sink")
+
+    @classmethod
+    def evaluable(cls, call: SparseCall, /) -> bool:
+        return super().evaluable(call) and joining_compiles(call)
 
     @classmethod
     def find(cls, call: SparseCall, /) -> Iterator[Self]:

@@ -20,8 +20,8 @@ from kernels.sparse_attn_v4_paged_decode.launch_errors import (
     SplitsNegative,
     SplitsNotAnInteger,
     SplitsTooLarge,
-    padded_heads,
 )
+from kernels.sparse_attn_v4_paged_decode.launches import padded_heads
 from kernels.sparse_attn_v4_paged_decode.python_errors import POOL_STRIDES, SCALE_CONVERTED, UNPACKED
 from kernels.sparse_attn_v4_paged_decode.signature import VALID, SparseCall
 

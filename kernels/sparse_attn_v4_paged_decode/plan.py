@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kernels.sparse_attn_v4_paged_decode.launch_errors import next_power_of_two, previous_power_of_two
+from kernels.sparse_attn_v4_paged_decode.launches import next_power_of_two, previous_power_of_two
 
 if TYPE_CHECKING:
     from torch import Tensor
