@@ -12,7 +12,7 @@ MESSAGES = {
     "sparse": "Sparse attention requires {backend}",
     "indices": "Sparse attention requires block_indices and block_offsets of one length",
     "same": "append_ckv and append_kpe must have the same dtype",
-    "got": "append_ckv and append_kpe must have the same dtype, got {append_ckv.dtype} and {append_kpe.dtype}",
+    "got": "append_ckv and append_kpe must have the same dtype, got {append_ckv.dtype} and {kpe.dtype}",
     "any": "{name} must be contiguous",
     "x": "x must be contiguous",
     "lc": "lc must be contiguous",
