@@ -69,6 +69,9 @@ _NARROW: Final = {
 _WIDE: Final = re.compile(f"[{''.join(map(chr, _NARROW))}]")
 _BREAK: Final = re.compile(rb"<br {0,2}/?>", re.IGNORECASE)
 
+_QUOTED: Final = (b'"', b"'", b"`")
+_OPENING: Final = tuple(bytes((sign,)) for sign in b"([{=:, ")
+"""What stands before a quote that opens a text inside another."""
 _QUOTES: Final = re.compile(rb"\x01?[\"'`]")
 _LEVEL: Final = rb"(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|TRACE)"
 _DATE: Final = rb"\d{4}[-/]\d\d[-/]\d\d[T ,_]\d\d:\d\d:\d\d[^\n\]| ]{0,20}"
@@ -140,7 +143,8 @@ def _unprefixed(line: bytes) -> bytes:
 
 def clean(text: str) -> bytes:
     """The text without colours, escapes, entities and carriage returns; same length, see above."""
-    if not text.isascii() and _WIDE.search(text):
+    small = len(text) <= SMALL  # what authors of mails and pages do to a text, no large log has
+    if small and not text.isascii() and _WIDE.search(text):
         text = text.translate(_NARROW)
     data = text.encode("latin-1", "replace")
     if b"\x1b" in data:
@@ -159,9 +163,9 @@ def clean(text: str) -> bytes:
         data = _ENTITY.sub(_entity, data)
         for entity, char in _ENTITIES.items():
             data = data.replace(entity, char.rjust(len(entity), b"\x00"))
-    if b"<br" in data or b"<BR" in data:
+    if small and (b"<br" in data or b"<BR" in data):
         data = _BREAK.sub(_line_break, data)
-    if b"%20" in data:
+    if small and b"%20" in data:
         data = _PERCENT.sub(_percent, data)
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\x00\n").replace(b"\r", b"\n")
@@ -413,6 +417,15 @@ class Pasted:
             elif outer == quote:
                 outer = inner = b""
         self._quoted = (offset, outer, inner)
+        last = data[max(begin, offset - 1) : offset]
+        if (
+            outer
+            and not inner
+            and last in _QUOTED
+            and last != outer
+            and data[offset - 2 : offset - 1] in _OPENING
+        ):
+            return last  # what stands right behind a quote of its own, inside another text's
         return inner or outer
 
     def shown(self, start: int, end: int) -> str:

@@ -60,6 +60,16 @@ def known_in(message: str) -> Known | None:
     return min(found, key=lambda each: each.secondary, default=None)
 
 
+def phrases() -> tuple[str, ...]:
+    """All words by which they are known, in lower case."""
+    return tuple(phrase for each in known() for phrase in each.phrases)
+
+
+def is_told(data: bytes) -> bool:
+    """Whether any of them is in a text."""
+    return _any().search(data) is not None
+
+
 def without_numbers(message: str) -> str:
     """A message that is known, without the sizes, addresses and thread numbers that differ from rank to
     rank."""
@@ -76,5 +86,4 @@ def _any() -> Any:
     options = re2.Options()
     options.case_sensitive = False
     options.encoding = re2.Options.Encoding.LATIN1
-    phrases = (phrase for each in known() for phrase in each.phrases)
-    return re2.compile(b"|".join(re2.escape(phrase.encode()) for phrase in phrases), options)
+    return re2.compile(b"|".join(re2.escape(phrase.encode()) for phrase in phrases()), options)

@@ -16,9 +16,10 @@ from catalog.match import heap
 from catalog.match.automaton import CACHED, Automaton, Numbers
 from catalog.match.causes import is_secondary
 from catalog.match.context import PROMISING
+from catalog.match.known import phrases
 from catalog.match.model import Entry
 from catalog.match.parts import Part, merged
-from catalog.template import solid_part
+from catalog.template import key_of, solid_part
 
 MAX_HOLE: Final = 2048
 """Longest value inside a message, in key characters; a last hole is bounded by the end of its message."""
@@ -304,11 +305,8 @@ class Index:
             owners = [column[np.repeat(kept, counts)] for column in owners]
             unique = [anchor for anchor, keep in zip(unique, kept.tolist(), strict=True) if keep]
             counts = counts[kept]
-        words = (
-            [word for word in (word.lower().replace(b" ", b"") for word in PROMISING) if word not in numbers]
-            if kind == "rare"
-            else []
-        )
+        told = map(key_of, (*(word.decode() for word in PROMISING), *phrases()))
+        words = [word for word in dict.fromkeys(told) if word not in numbers] if kind == "rare" else []
         return Automaton(unique, np.concatenate([[0], np.cumsum(counts)]), owners, words)
 
     def _by_lead(self) -> dict[tuple[bool, bytes], list[int]]:
@@ -326,7 +324,7 @@ class Index:
         return leads
 
     def promising(self, key: bytes) -> tuple[bool, bool]:
-        """Whether a key has an anchor, and whether it has a word that exceptions are known by."""
+        """Whether a key has an anchor, and a word that exceptions or known texts have."""
         found = {anchor >= self._rare.size for anchor, _, _ in self._rare.scan(key)}
         return False in found, True in found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from catalog.match import causes, context, heap, line
+from catalog.match import causes, context, heap, known, line
 from catalog.match.clean import Pasted, key
 from catalog.match.fuzzy import Fuzzy
 from catalog.match.guessing import guesses
@@ -112,4 +112,4 @@ class Matcher:
 
     def _promising(self, piece: bytes) -> bool:
         anchors, words = self.index.promising(key(piece))
-        return anchors or (words and context.is_promising(piece))
+        return anchors or (words and (context.is_promising(piece) or known.is_told(piece)))

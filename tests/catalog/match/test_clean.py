@@ -142,6 +142,11 @@ def test_every_place_belongs_to_one_chunk(width: int, lines: int) -> None:
         ('"a\nHERE', b""),
         (r'"a\nHERE', b'"'),
         ("`code HERE", b"`"),
+        ("b'text HERE", b"'"),
+        ("“text HERE", b'"'),
+        ("'a', \"A('HERE", b"'"),
+        ("\"it's 'HERE", b"'"),
+        ("\"a 'b'HERE", b'"'),
     ],
 )
 def test_the_quote_a_place_stands_in(text: str, quote: bytes) -> None:

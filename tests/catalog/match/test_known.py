@@ -6,6 +6,7 @@ import pytest
 
 from catalog.match import Matcher
 from catalog.match.causes import ONLY_SECONDARY, notice
+from catalog.match.clean import SMALL
 from catalog.match.known import known, known_in
 
 ERROR = "ValueError: Unsupported output_s dtype torch.uint8"
@@ -120,6 +121,13 @@ def test_a_line_in_which_a_record_was_found_is_told_by_that(matcher: Matcher) ->
     report = matcher.match(launched)
     assert [match.record_id for match in report.matches] == ["launch"]
     assert report.unmatched == ()
+
+
+def test_the_only_such_line_of_a_large_log_is_found(matcher: Matcher) -> None:
+    filler = "INFO an ordinary line of a long log\n" * (SMALL // 20)
+    for said in ("Segmentation fault (core dumped)", "n1:1:2 [3] NCCL WARN Cuda failure 2 'out of memory'"):
+        [missed] = matcher.match(f"{filler}{said}\n{filler}").unmatched
+        assert (missed.known is not None, missed.line) == (True, filler.count("\n") + 1)
 
 
 def test_a_cause_comes_before_what_a_watchdog_makes_of_it() -> None:
