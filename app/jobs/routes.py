@@ -79,7 +79,7 @@ async def read_events(request: Request, job: Id) -> Response:
         return Response(status_code=204, headers=NOT_STORED)
     headers = {**NOT_STORED, "X-Accel-Buffering": "no"}
     with ExitStack() as place:
-        place.enter_context(jobs.stream(caller_of(request).name))
+        place.enter_context(jobs.streams.place(caller_of(request).name))
         return _Events(_stream(jobs, job, after), place.pop_all(), headers)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import secrets
 import socket
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from time import monotonic, time
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 from starlette.concurrency import run_in_threadpool
 
@@ -24,7 +20,10 @@ from app.diagnose.service import Diagnoser, Question, Report, directly, nobody
 from app.errors import Busy, InternalError, NotFound, Problem, Unavailable
 from app.jobs.answers import repeated, shareable
 from app.jobs.asking import Asked, read_asked
+from app.jobs.endings import done, failed, written
 from app.jobs.store import Admission, Claim, Ending, Event, Kept, Status, Store, StoreUnavailable
+from app.jobs.streams import SHARE, Streams
+from app.jobs.threads import Threads, reached
 
 log = logging.getLogger("faultbook.jobs")
 
@@ -43,33 +42,15 @@ MOST_ATTEMPTS = 2
 MOST_OPEN = 256
 """Jobs that may be open at once; beyond, they are refused with 503."""
 
-SHARE = 4
-"""Part of them, and of the streams of events, that one key may have: a fourth."""
-
-MOST_STREAMS = 256
-"""Streams of events that one service keeps open."""
-
 PATIENCE = 120.0
 """Seconds that a job waits for a worker that is lost, or does not start."""
 
 QUEUED = 3600.0
 """Seconds that a job waits for a place among runs that end in time."""
 
-LONGEST_SHARED = 256 << 10
-"""Characters of an answer that may answer equal questions. Each job keeps its own: what is longer, for a call
-that describes many values, has to be run again, or asking would fill the store faster than any run.
-"""
-
-THREADS = 16
-"""Threads that write to the store, and as many that read: where it does not answer, or another process
-writes, all else goes on with those of the service.
-"""
-
 PURGE = 600.0
 """Seconds between looks for what nobody has to remember any more."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Count = Callable[[DiagnosisModel], None]
 
 
@@ -81,6 +62,7 @@ class Jobs:
     parallel   jobs at work at once
     retention  seconds for which ends stay readable
     count      told of each diagnosis made
+    streams    of events, that clients read
     """
 
     def __init__(
@@ -99,9 +81,8 @@ class Jobs:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._stopping = False
-        self._writers = ThreadPoolExecutor(THREADS, "writes jobs")
-        self._readers = ThreadPoolExecutor(THREADS, "reads jobs")
-        self._streams: Counter[str] = Counter()
+        self._threads = Threads()
+        self.streams = Streams()
 
     def start(self) -> None:
         """Begin to carry out what is accepted, and what a former service has left."""
@@ -123,9 +104,8 @@ class Jobs:
             await asyncio.gather(*stopped, return_exceptions=True)
         if self._tasks:  # what has ended is written down, while that is possible
             await asyncio.wait(self._tasks, timeout=RENEWAL)
-        await self._write(self.store.close)
-        for threads in (self._writers, self._readers):
-            threads.shutdown(wait=False)
+        await self._threads.write(self.store.close)
+        self._threads.close()
 
     # --- what routes ask
 
@@ -133,8 +113,8 @@ class Jobs:
         """A new job's id; Unavailable where too many are open, or ask too much together."""
         job = secrets.token_hex(16)
         share = MOST_OPEN // SHARE
-        with _reached():
-            added = await self._write(
+        with reached():
+            added = await self._threads.write(
                 self.store.add, job, owner, asked.written(), most=MOST_OPEN, share=share, now=time()
             )
         if added is Admission.MANY:
@@ -149,8 +129,8 @@ class Jobs:
 
     async def get(self, job: str) -> Kept:
         """A job; NotFound where nobody has it, or has it any more."""
-        with _reached():
-            found = await self._read(self.store.get, job, since=time() - self._retention)
+        with reached():
+            found = await self._threads.read(self.store.get, job, since=time() - self._retention)
         if found is None:
             raise NotFound("There is no job of this id: it never was, or its retention has ended.")
         return found
@@ -168,11 +148,11 @@ class Jobs:
 
     async def cancel(self, job: str) -> Kept:
         """Ask for a job's end, and wait a moment for it; one that has ended stays as it is."""
-        with _reached():
-            await self._write(self.store.cancel, job)
+        with reached():
+            await self._threads.write(self.store.cancel, job)
         if job not in self._work:
-            with _reached():
-                claim = await self._write(self._claim, job)
+            with reached():
+                claim = await self._threads.write(self._claim, job)
             if claim is not None:
                 self._begin(claim)
         if job in self._work and job not in self._cancelled:
@@ -180,36 +160,29 @@ class Jobs:
             self._work[job].cancel()
         return await self.ended(job, RENEWAL + POLL)
 
-    @contextmanager
-    def stream(self, owner: str) -> Iterator[None]:
-        """A stream of events that `owner` reads; Unavailable where too many are open."""
-        share = MOST_STREAMS // SHARE
-        if self._streams.total() >= MOST_STREAMS or (owner and self._streams[owner] >= share):
-            raise Unavailable(
-                f"{MOST_STREAMS} streams of events are open already, or {share} of this key.", retry_after=5
-            )
-        self._streams[owner] += 1
-        try:
-            yield
-        finally:
-            self._streams[owner] -= 1
-
     async def told(self, job: str, after: int) -> bool:
         """Whether a job has events beyond number `after`."""
-        with _reached():
-            return bool(await self._read(self.store.events, job, after))
+        with reached():
+            return bool(await self._threads.read(self.store.events, job, after))
 
     async def events(self, job: str, after: int) -> AsyncIterator[Event | None]:
-        """A job's events beyond number `after`, as they come; None whenever POLL seconds brought none."""
+        """A job's events beyond number `after`, as they come; None whenever POLL seconds brought none, or the
+        store does not answer just now. Its end is `done`, or that the store has forgotten it.
+        """
         while not self._stopping:
             news = self._news
-            with _reached():
-                found = await self._read(self.store.events, job, after)
+            try:
+                found = await self._threads.read(self.store.events, job, after)
+                lost = not found and await self._threads.read(self.store.get, job, since=0) is None
+            except StoreUnavailable:
+                found, lost = (), False
             for event in found:
                 after = event.number
                 yield event
                 if event.kind == "done":
                     return
+            if lost:
+                return
             if not found:
                 yield None
                 await _either(news, POLL)
@@ -221,9 +194,9 @@ class Jobs:
         """
         answer, key, stored = await self._diagnosis(replace(question, owner=owner), fresh=fresh)
         if answer.level == "run" and not stored:
-            ending = _done(answer, key)
+            ending = done(answer, key)
             try:
-                await self._write(self.store.keep, answer.id, owner, ending, now=time())
+                await self._threads.write(self.store.keep, answer.id, owner, ending, now=time())
             except StoreUnavailable as error:
                 log.error("an answer could not be kept: %s", error)
         return answer
@@ -242,7 +215,7 @@ class Jobs:
         if key and not fresh:
             since = time() - self._retention
             with suppress(StoreUnavailable):
-                stored = await self._read(self.store.find, key, since=since)
+                stored = await self._threads.read(self.store.find, key, since=since)
                 if stored is not None:
                     own = job is None and stored.owner == question.owner
                     answer = repeated(stored, stored.id if own else job or secrets.token_hex(16))
@@ -272,13 +245,13 @@ class Jobs:
 
     async def _claimed(self) -> Claim | None:
         """The next job; where this service stops meanwhile, it is given back."""
-        claiming = asyncio.ensure_future(self._write(self._claim))
+        claiming = asyncio.ensure_future(self._threads.write(self._claim))
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             with suppress(StoreUnavailable):
                 if (claim := await claiming) is not None:
-                    await self._write(self.store.release, self._service, claim.id)
+                    await self._threads.write(self.store.release, self._service, claim.id)
             raise
 
     def _claim(self, only: str = "") -> Claim | None:
@@ -306,7 +279,7 @@ class Jobs:
         except asyncio.CancelledError:
             if claim.id not in self._cancelled:
                 with suppress(StoreUnavailable):
-                    await asyncio.shield(self._write(self.store.release, self._service, claim.id))
+                    await asyncio.shield(self._threads.write(self.store.release, self._service, claim.id))
                 raise
             checked = self._without_run(claim, Status.CANCELLED, "cancelled while it ran")
             ending = await self._certainly(claim, checked)
@@ -329,10 +302,10 @@ class Jobs:
         try:
             return await ending
         except Problem as problem:
-            return _failed(problem, claim.id)
+            return failed(problem, claim.id)
         except Exception:
             log.exception("job %s ended by a mistake of ours", claim.id)
-            return _failed(InternalError("The log has the cause under this job's id."), claim.id)
+            return failed(InternalError("The log has the cause under this job's id."), claim.id)
 
     async def _patiently(self, claim: Claim) -> Ending:
         """The diagnosis. A worker that is lost is waited for, and longer a place where all are taken."""
@@ -356,7 +329,7 @@ class Jobs:
                     await asyncio.sleep(POLL)
                     continue
                 return await self._without_run(claim, Status.INTERRUPTED, f"interrupted: {problem.detail}")
-            return _done(answer, key)
+            return done(answer, key)
 
     async def _without_run(self, claim: Claim, status: Status, why: str) -> Ending:
         """What the checks say of a job whose run did not come to an end, with the reason."""
@@ -368,7 +341,7 @@ class Jobs:
     async def _report(self, job: str, kind: str, data: dict[str, Any]) -> None:
         """Tell of a step; the job goes on where that cannot be written."""
         try:
-            await self._write(self.store.report, job, kind, data)
+            await self._threads.write(self.store.report, job, kind, data)
         except StoreUnavailable as error:
             log.error("a step of job %s cannot be written: %s", job, error)
         self._tell()
@@ -377,7 +350,7 @@ class Jobs:
         """Write the end down, however long that takes."""
         while True:
             try:
-                await asyncio.shield(self._write(self.store.end, job, ending, now=time()))
+                await asyncio.shield(self._threads.write(self.store.end, job, ending, now=time()))
             except StoreUnavailable as error:
                 log.error("the end of job %s cannot be written: %s", job, error)
                 await asyncio.sleep(RENEWAL)
@@ -393,7 +366,7 @@ class Jobs:
             if not mine:
                 continue
             try:
-                held = await self._write(self._renewed, mine)
+                held = await self._threads.write(self._renewed, mine)
             except StoreUnavailable as error:
                 log.error("jobs cannot be held: %s", error)
                 continue
@@ -406,7 +379,7 @@ class Jobs:
     async def _forget(self) -> None:
         while True:
             try:
-                gone = await self._write(self.store.purge, time() - self._retention)
+                gone = await self._threads.write(self.store.purge, time() - self._retention)
             except StoreUnavailable as error:
                 log.error("old jobs cannot be removed: %s", error)
             else:
@@ -418,44 +391,6 @@ class Jobs:
         """Wake whoever waits for something to happen."""
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-    async def _write(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A call of the store that changes it."""
-        return await _within(self._writers, partial(call, *args, **kwargs))
-
-    async def _read(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """A call of the store that does not."""
-        return await _within(self._readers, partial(call, *args, **kwargs))
-
-
-async def _within(threads: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(threads, call)
-
-
-@contextmanager
-def _reached() -> Iterator[None]:
-    """Of a request: Unavailable where the store cannot be reached."""
-    try:
-        yield
-    except StoreUnavailable as error:
-        log.error("the store of jobs: %s", error)
-        raise Unavailable("The store of jobs cannot be reached now.") from None
-
-
-def written(answer: DiagnosisModel) -> str:
-    """A diagnosis as it is sent."""
-    return answer.model_dump_json(by_alias=True)
-
-
-def _done(answer: DiagnosisModel, key: str) -> Ending:
-    body = written(answer)
-    return Ending(Status.DONE, 200, body, key if len(body) <= LONGEST_SHARED else "", answer.verdict)
-
-
-def _failed(problem: Problem, job: str) -> Ending:
-    document = problem.document(base="", instance=f"/api/diagnoses/{job}")
-    members = {name: value for name, value in document.items() if name in ("detail", "errors")}
-    return Ending(Status.FAILED, problem.status, json.dumps(members))
 
 
 async def _either(event: asyncio.Event, limit: float) -> None:

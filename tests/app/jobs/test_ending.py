@@ -13,12 +13,13 @@ from app.diagnose.service import Diagnoser
 from app.jobs.asking import CallAsked
 from app.jobs.file_store import FileStore
 from app.jobs.service import Jobs
-from app.jobs.store import Status, Store
+from app.jobs.store import Ending, Status, Store, StoreUnavailable
 from app.settings import Settings
 from app.worker.pool import WorkerPool
 from catalog.store import load_catalog
 
 ASKED = CallAsked(b'{"operation": "per_token_group_quant", "level": "checks"}')
+DONE = Ending(Status.DONE, 200, "{}")
 NOW = 1_800_000_000.0
 
 Body = Callable[[Jobs], Awaitable[Any]]
@@ -143,3 +144,29 @@ def test_an_end_that_came_while_the_service_stops_is_written(
     found = store.get(job, since=0)
     assert found is not None
     assert found.status is Status.DONE
+
+
+def test_who_reads_events_waits_for_a_store_that_is_away_and_not_for_a_job_that_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may have been no room for a job before its end was read."""
+
+    async def body(jobs: Jobs) -> list[str | None]:
+        job = await jobs.accept(ASKED, "")
+        read, told = store.events, iter([StoreUnavailable("away"), None])
+
+        def events(*given: Any) -> Any:
+            if (error := next(told, None)) is not None:
+                raise error
+            return read(*given)
+
+        monkeypatch.setattr(store, "events", events)
+        seen: list[str | None] = []
+        async for event in jobs.events(job, 0):
+            seen.append(event.kind if event else None)
+            if event is not None:
+                assert store.end(job, DONE, now=NOW)
+                assert store.purge(NOW + 1) == 1
+        return seen
+
+    assert within(store, body) == [None, "queued"]

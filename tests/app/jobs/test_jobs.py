@@ -22,6 +22,7 @@ from app.diagnose.service import Question, Report, nobody
 from app.errors import Busy, Unavailable
 from app.jobs import routes, service
 from app.jobs.answers import shareable
+from app.jobs.endings import LONGEST_SHARED
 from app.main import create_app
 from app.settings import Settings
 
@@ -237,7 +238,7 @@ def test_a_long_answer_is_run_again(client: TestClient) -> None:
     body = {**VALID, "arguments": {"input": {"shape": [256, 256], "dtype": "bfloat16", "values": values}}}
     for _ in range(2):
         answer = client.post("/api/diagnose", json=body)
-        assert len(answer.content) > service.LONGEST_SHARED
+        assert len(answer.content) > LONGEST_SHARED
         assert answer.json()["cached"] is None
     assert client.get(f"/api/diagnoses/{answer.json()['id']}").content == answer.content
 
@@ -353,12 +354,12 @@ def test_one_key_does_not_take_every_stream(checker: TestClient) -> None:
     with ExitStack() as streams:
         for owner, count in (("bob", 64), ("", 192)):
             for _ in range(count):
-                streams.enter_context(jobs.stream(owner))
+                streams.enter_context(jobs.streams.place(owner))
             with pytest.raises(Unavailable, match="256 streams of events are open already, or 64"):
-                streams.enter_context(jobs.stream("bob"))
+                streams.enter_context(jobs.streams.place("bob"))
         with pytest.raises(Unavailable):
-            streams.enter_context(jobs.stream("ann"))
-    with jobs.stream("bob"):
+            streams.enter_context(jobs.streams.place("ann"))
+    with jobs.streams.place("bob"):
         pass
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from app.jobs.service import MOST_OPEN, MOST_STREAMS
+from app.jobs.service import MOST_OPEN
+from app.jobs.streams import MOST_STREAMS
 from tests.app.serving import Service, killed
 
 LIMIT = 2.5
