@@ -71,7 +71,8 @@ def extent(pasted: Pasted, chunk: Chunk, found: Found) -> Extent | None:
     start = spots[0][0]
     if group.leading_hole:
         start = _message_start(pasted, start + data.startswith(b":", start))
-        if group.members[0].template.segments[1].startswith("\n"):
+        first = group.members[0].template.segments[1]
+        for _ in range(len(first) - len(first.lstrip("\n"))):
             start = _message_start(pasted, pasted.line_start(start) - 1) if start else start
         start = behind_own_class(data, start, group)
         if start > spots[0][0]:
@@ -207,7 +208,9 @@ def _message_end(pasted: Pasted, found: Found, quote: bytes, start: int, offset:
     """The end of a message whose last hole begins at `offset`."""
     data = pasted.data
     member = found.group.members[0]
-    kind = member.entry.hole_kinds[-1]
+    # Of several last values with blanks between them alone, none ends the message by its looks.
+    several = len(member.template.segments) - found.group.order[-1] > 2
+    kind = "text" if several else member.entry.hole_kinds[-1]
     literal_break = "\n" in member.template.message
     end = _stop(pasted, quote, offset)
     last = member.template.segments[-2]

@@ -64,13 +64,13 @@ def _typed(member: Member, text: str) -> tuple[str, ...] | None:
         return None
     captured: list[str] = []
     start = len(first)
-    for literal, kind in zip(literals, member.entry.hole_kinds, strict=True):
-        last = len(captured) == len(literals) - 1
+    for at, (literal, kind) in enumerate(zip(literals, member.entry.hole_kinds, strict=True)):
+        last = at == len(literals) - 1
         value = _SPELLINGS[kind].match(text, start)
-        if value is not None and (
-            text[value.end() :] == literal if last else text.startswith(literal, value.end())
-        ):
+        if value is not None and _follows(text, value.end(), literal, last=last):
             end = value.end()
+            if not literal and not last and kind not in VALUES:
+                end = _touching(member, at + 1, text, start) or end
         elif last:
             end = len(text) - len(literal) if text.endswith(literal) else -1
         else:
@@ -80,6 +80,19 @@ def _typed(member: Member, text: str) -> tuple[str, ...] | None:
         captured.append(text[start:end])
         start = end + len(literal)
     return tuple(captured) if start == len(text) else None
+
+
+def _follows(text: str, end: int, literal: str, *, last: bool) -> bool:
+    """Whether a literal follows a value that ends there, the last one with nothing behind it."""
+    return text.startswith(literal, end) and (not last or end + len(literal) == len(text))
+
+
+def _touching(member: Member, at: int, text: str, start: int) -> int | None:
+    """Where a value without looks of its own ends, no word between it and hole `at`, whose kind has looks."""
+    kind, literal = member.entry.hole_kinds[at], member.template.segments[at + 1]
+    last = at == len(member.template.holes) - 1
+    places = _SPELLINGS[kind].finditer(text, start + 1) if kind in (*VALUES, "text") else ()
+    return next((found.start() for found in places if _follows(text, found.end(), literal, last=last)), None)
 
 
 def _plausible(member: Member, captured: tuple[str, ...]) -> int:

@@ -142,3 +142,40 @@ def test_the_colon_behind_a_class_is_no_word_of_a_message(text: str, record: str
     matcher = Matcher([*raised[:2], replace(raised[2], logged=True)])
     [match] = matcher.match(text).matches
     assert (match.record_id, [capture.value for capture in match.captures]) == (record, values)
+
+
+@pytest.mark.parametrize(
+    ("message", "printed", "values"),
+    [
+        (
+            "q/k/v shape mismatch: {q.shape} {k.shape} {v.shape}",
+            "q/k/v shape mismatch: (1,) (2, 3) (4,)",
+            ["(1,)", "(2, 3)", "(4,)"],
+        ),
+        (
+            "no weight of this shape: {name}{tuple(x.shape)}, got one",
+            "no weight of this shape: q_proj[1, 3, 224], got one",
+            ["q_proj", "[1, 3, 224]"],
+        ),
+        (
+            "the scale is wrong, got {scale_dtype}{scale_shape}",
+            "the scale is wrong, got torch.float8_e4m3fn(1,)",
+            ["torch.float8_e4m3fn", "(1,)"],
+        ),
+        (
+            "the layer's number is wrong: {name}{index}",
+            "the layer's number is wrong: blocks.3.ffn7",
+            ["blocks.3.ffn", "7"],
+        ),
+        (
+            "{e}\n\nSharding propagation failed for {op}",
+            "no rule\n\nSharding propagation failed for aten.mm",
+            ["no rule", "aten.mm"],
+        ),
+    ],
+)
+def test_values_that_touch(message: str, printed: str, values: list[str]) -> None:
+    matcher = Matcher(_entries(message))
+    for text in (printed, f"ValueError: {printed}"):
+        match = matcher.match(text).matches[0]
+        assert [capture.value for capture in match.captures] == values
