@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -15,6 +16,7 @@ from catalog.match import Entry, Matcher
 from catalog.match.parts import InMemory
 from catalog.snapshots.snapshot import Snapshot
 from catalog.store import entries, load_catalog
+from catalog.template import key_of
 
 LEAST = 12
 """Literal characters of a template that is drawn."""
@@ -65,6 +67,29 @@ class Known:
         )
         for digest, entry in nsmallest(most, fit, key=itemgetter(0)):
             yield sample(entry, random.Random(digest))
+
+    @cached_property
+    def _keys(self) -> list[bytes]:
+        """The templates' keys, a NUL at each hole, in order."""
+        return sorted(
+            b"\x00".join(self.matcher.index.group(at).keys) for at in range(len(self.matcher.index))
+        )
+
+    def beginning_alike(self, each: Sample, size: int) -> int:
+        """How many templates begin as the sample's does in the first characters of its message: no answer can
+        tell them apart.
+        """
+        begun, left = b"", size
+        for segment, value in zip(each.entry.template.segments, (*each.values, ""), strict=True):
+            begun += key_of(segment[:left])
+            left -= len(segment)
+            if left <= 0:
+                break
+            begun += b"\x00"
+            left -= len(value)
+            if left <= 0:
+                break
+        return bisect_left(self._keys, begun + b"\xff") - bisect_left(self._keys, begun)
 
     def rank(self, wanted: str, found: Sequence[str]) -> int:
         """How many other templates come before that of the wanted record; sys.maxsize where none is its."""

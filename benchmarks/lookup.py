@@ -42,6 +42,8 @@ from catalog.snapshots.snapshot import Snapshot
 MIB: Final = 1 << 20
 DRAWN: Final = 1500
 """Messages of each form."""
+TOLD_APART: Final = 3
+"""Templates that begin as a cut message does and can all be among three."""
 TIMED: Final = 400
 """Messages that are timed, in so many rounds."""
 ROUNDS: Final = 5
@@ -121,6 +123,12 @@ def accuracy(known: Known, rival: Rival) -> Iterator[Row]:
             pairs = zip(pasted, ranks, strict=True)
             less = [rank for (each, text), rank in pairs if len(text) < len(each.message)]
             yield f"those that lost something, {len(less)}", tops(less), ""
+            few = [
+                rank
+                for (each, text), rank in zip(pasted, ranks, strict=True)
+                if len(text) == len(each.message) or known.beginning_alike(each, len(text)) <= TOLD_APART
+            ]
+            yield f"without those that more templates begin as, {len(few)}", tops(few), ""
     yield f"captures equal to a full match of the regex, of {len(captured)}", share(captured), ""
 
 
