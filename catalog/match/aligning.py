@@ -68,15 +68,18 @@ def begun(key: bytes, keys: Sequence[bytes]) -> int:
     for literal in filter(None, rest):
         found = key.find(literal, at, at + LONGEST + len(literal))
         if found < 0:
-            begun = (
-                size
-                for size in range(min(len(literal), len(key) - at), 0, -1)
-                if key.endswith(literal[:size])
-            )
-            return said + next(begun, 0)
+            return said + _overlap(key, literal, at)
         said += len(literal)
         at = found + len(literal)
     return said
+
+
+def _overlap(key: bytes, literal: bytes, at: int) -> int:
+    """How many characters of a literal's beginning a text ends with, none of them before `at`."""
+    place = key.find(literal[:1], max(at, len(key) - len(literal)))
+    while place >= 0 and not literal.startswith(key[place:]):
+        place = key.find(literal[:1], place + 1)
+    return len(key) - place if place >= 0 else 0
 
 
 def _loose(key: bytes, template: bytes) -> Aligned:
