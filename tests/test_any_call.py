@@ -46,6 +46,19 @@ def test_a_wrong_type_behind_a_wrong_size_is_not_computed_with() -> None:
         fixes.search(call, examination, operation.examine)
 
 
+@pytest.mark.parametrize("changes", [{"dkv": None}, {"dkv": "x"}, {"page_size": "128"}, {"page_size": 128.0}])
+def test_pools_of_no_whole_pages_are_mended_only_where_sizes_are_numbers(changes: dict[str, Any]) -> None:
+    operation = operations()["inkling_attn_prologue_decode"]
+    check = operation.check("pool_not_whole_pages")
+    assert check is not None
+    example = check.example()
+    assert example is not None
+    assert any(violation.fixes(example) for violation in check.find(example))
+    call = example.replace(**changes)
+    for violation in check.find(call):
+        assert list(violation.fixes(call)) == []
+
+
 ANY_SCALAR: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 2**31, 2**63, -(2**64), 10**400, -(10**400)),
     *(0.0, -0.0, 0.5, 1e308, -1e308, 5e-324, inf, -inf, nan),

@@ -215,7 +215,8 @@ class PoolNotWholePages(Hazard):
                 return
 
     def fixes(self, call: PrologueCall, /) -> Iterator[Fix[PrologueCall]]:
-        if not (call.k_buf.ndim and call.v_buf.ndim):
+        counted = isinstance(call.page_size, int) and isinstance(call.dkv, int)  # a caller passes anything
+        if not (counted and call.k_buf.ndim and call.v_buf.ndim):
             return
         pages = -(-max(call.k_buf.shape[0], call.v_buf.shape[0]) // self.page)
         changed = call
