@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -70,6 +71,18 @@ def problem(
         width**-0.5,
         scales,
     )
+
+
+def mixed_magnitudes(p: Problem) -> Tensor:
+    """Σ pⱼ·|kⱼ| over the slots of each token, [T, H, D] float32: what rounded weights are a share of."""
+    mixed = []
+    for token, (start, stop) in enumerate(pairwise(p.kv_indptr.tolist())):
+        rows = p.unified_kv[p.kv_indices[start:stop].long()].float()
+        scores = p.q[token].float() @ rows.T * p.softmax_scale
+        sink = p.attn_sink[: scores.shape[0], None].float()
+        weights = torch.softmax(torch.cat((scores, sink), 1), 1)[:, :-1]
+        mixed.append(weights @ rows.abs())
+    return torch.stack(mixed)
 
 
 def close(actual: Tensor, expected: Tensor) -> None:
