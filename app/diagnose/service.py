@@ -29,10 +29,11 @@ from app.diagnose.answers import (
 )
 from app.diagnose.fixes import Repair
 from app.diagnose.identity import identity, interpreter
+from app.diagnose.levels import is_buildable, is_elsewhere, level_of
 from app.diagnose.passing import Passing
 from app.diagnose.recent import Given
 from app.diagnose.rows import RecordIds, Rows
-from app.errors import Busy, ContentTooLarge, Fault, Forbidden, TooManyRequests, Unavailable
+from app.errors import Busy, Forbidden, TooManyRequests, Unavailable
 from app.settings import Settings, run_allowed
 from app.upstream.asking import Upstream, unasked
 from app.upstream.comparing import launches_safely
@@ -160,7 +161,7 @@ class Diagnoser:
         """What an equal answer would come from: equal for equal calls on equal devices with equal versions;
         empty for a question (aimed already) whose answer says nothing about the next one.
         """
-        level, obstacle = self._level(question, [])
+        level, obstacle = level_of(question, self._pool, self._settings, [])
         if level != "run" or obstacle or question.worker is None:
             return ""
         settings = self._settings
@@ -187,7 +188,7 @@ class Diagnoser:
             examine = partial(self._passing.examine, operation)
         examination = await aside(examine, call)
         assumed = list(question.assumed)
-        level, found = self._level(question, assumed)
+        level, found = level_of(question, self._pool, self._settings, assumed)
         given, obstacle = bool(obstacle), obstacle or found
         if level == "run" and not given and self._awaited(question):
             raise Unavailable(f"No run now: {self._pool.absence}.")
@@ -208,7 +209,7 @@ class Diagnoser:
                     can_run, obstacle, outcome = bool(outcome.drawn), outcome.detail, None
         said = None if given else await self._upstream_says(question, level, examination)
         compiled: list[schemas.CompilationModel] | None = None
-        if level == "run" and not given and _is_elsewhere(question) and examination.raised is None:
+        if level == "run" and not given and is_elsewhere(question) and examination.raised is None:
             compiled, obstacle = await self._compiled(question, obstacle)
         repairs = (await aside(fix_search.search, held, examination, examine)).repairs
         told = await aside(advice, held, examination, repairs, examine)
@@ -246,7 +247,7 @@ class Diagnoser:
         runs = (
             (launches_safely(examination) or self._settings.allow_faulting_runs)
             and storage(question.call) <= self._settings.max_tensor_bytes
-            and not _is_elsewhere(question)
+            and not is_elsewhere(question)
         )
         operation, record_id = question.operation, self._record_id
         try:
@@ -283,7 +284,7 @@ class Diagnoser:
                 break
             outcome = None
             fits = storage(repair.call) <= self._settings.max_tensor_bytes
-            if fits and _buildable(repair.call) and monotonic() < deadline:
+            if fits and is_buildable(repair.call) and monotonic() < deadline:
                 try:
                     async with timeout(limit) as scope:
                         outcome = await self._run_once_free(question, repair.call, deadline)
@@ -326,45 +327,6 @@ class Diagnoser:
             and question.call.target is None
             and run_allowed(self._settings)
         )
-
-    def _level(self, question: Question, assumed: list[str]) -> tuple[schemas.Level, str]:
-        """The level to answer at, and why no run is possible at level run."""
-        wanted, target = question.level, question.call.target
-        if wanted == "checks":
-            return wanted, ""
-        size = storage(question.call)
-        offered = self._pool.exists and run_allowed(self._settings) and not question.operation.needs
-        if wanted is None:
-            wanted = "run" if offered else "checks"
-            if wanted == "run" and _is_elsewhere(question):
-                assumed.append(f"level checks: no worker of this service is a {target}")
-                wanted = "checks"
-            if wanted == "run" and size > self._settings.max_tensor_bytes:
-                assumed.append(f"level checks: the tensors take {size:,} bytes, more than a run may here")
-                wanted = "checks"
-        if wanted == "checks":
-            return wanted, ""
-        if question.operation.needs:
-            return wanted, f"a run needs {question.operation.needs}"
-        if not self._pool.exists:
-            return wanted, self._pool.absence
-        if not run_allowed(self._settings):
-            return wanted, "runs are off beyond loopback; the operator may set FAULTBOOK_OPEN"
-        worker = question.worker
-        kind = "cuda" if worker and worker.device.capability else "cpu"
-        if worker and question.device not in ("auto", kind):
-            return wanted, f"the worker of this service runs on {kind}, not on {question.device}"
-        if _is_elsewhere(question):
-            return wanted, f"no worker of this service is a {target}"
-        if not _buildable(question.call):
-            return wanted, "not run: torch has no tensors of an element type of this call"
-        if size > self._settings.max_tensor_bytes:
-            limit = self._settings.max_tensor_bytes
-            raise ContentTooLarge(
-                f"The tensors take {size:,} bytes and a run may have {limit:,}; level checks has no limit.",
-                faults=[Fault("/arguments", f"{size:,} bytes of tensors")],
-            )
-        return wanted, ""
 
     async def _run(self, question: Question, call: Call) -> Outcome:
         try:
@@ -451,17 +413,6 @@ def summaries(address: Callable[[str], str]) -> list[schemas.OperationSummary]:
         )
         for operation in operations().values()
     ]
-
-
-def _buildable(call: Call) -> bool:
-    """Whether torch has tensors of every element type of the call."""
-    return all(tensor.dtype.in_torch for _, tensor in call.tensors())
-
-
-def _is_elsewhere(question: Question) -> bool:
-    """Whether a call is meant for another architecture than that of the worker, as far as that is known."""
-    target, own = question.call.target, question.own_target
-    return target is not None and question.worker is not None and (own is None or not own.serves(target))
 
 
 async def directly(function: Callable[..., T], *arguments: Any) -> T:

@@ -152,9 +152,9 @@ def test_growing_scores_rescale_what_was_mixed(launches: ModuleType) -> None:
 
     Scores, their sums, the rescaling, partial results and their joining are float32; but the matrix unit
     takes weights as bfloat16, 8 bits: u = 2⁻⁸ of each, which the total, summed before, does not know. With
-    S = Σ pⱼ·|kⱼ| that is u·S, whatever is left of the sum. Both results are rounded: 2·u·|out|. A score of 512
-    products, 16 at a time, is off by 32 truncations of partial sums below 2⁶, 2⁻²³·2⁶·2⁵ = 2⁻¹²; the float32
-    reference as much: 2·2⁻¹² of each weight, which moves the mean by twice of S at most. Altogether
+    S = Σ pⱼ·|kⱼ| that is u·S, whatever is left of the sum. Both results are rounded: 2·u·|out|. A score of
+    512 products, 16 at a time, is off by 32 truncations of partial sums below 2⁶, 2⁻²³·2⁶·2⁵ = 2⁻¹²; the
+    float32 reference as much: 2·2⁻¹² of each weight, which moves the mean by twice of S at most. Altogether
     (u + 2⁻¹⁰)·S + 2·u·|out|: with S of 7 and little left of it 0.034, where two steps of the result are less.
     """
     p = drawn(640, heads=64, slots=640)
