@@ -11,10 +11,11 @@ from kernels.checkpoint import Checkpoint, Header
 from kernels.comfy_checkpoint.handler_checks import FormatsUnsupported
 from kernels.comfy_checkpoint.layer_check import LayerCheck
 from kernels.comfy_checkpoint.layers import Layer
+from kernels.comfy_checkpoint.layouts import fp8, int8, nvfp4
 from kernels.comfy_checkpoint.markers import FP8, GLOBAL_KEY, INT8, METADATA_KEY, MXFP8, NVFP4
 from kernels.comfy_checkpoint.nvfp4_checks import BLOCK, TILE_COLUMNS, TILE_ROWS
 from kernels.comfy_checkpoint.repairs import EXPORT, Change, as_matrix, to_shape
-from kernels.comfy_checkpoint.signature import PREFIX, ROTATED, VALID, ComfyCall, example, fp8, int8, nvfp4
+from kernels.comfy_checkpoint.signature import PREFIX, ROTATED, VALID, ComfyCall, example
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
 

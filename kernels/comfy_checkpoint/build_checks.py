@@ -9,20 +9,11 @@ from typing import ClassVar, Self
 from kernels.checking import Category, Fix, aside
 from kernels.comfy_checkpoint.layer_check import LayerCheck
 from kernels.comfy_checkpoint.layers import ROTATIONS, Layer
+from kernels.comfy_checkpoint.layouts import fp8, int8, nvfp4, w4a8
 from kernels.comfy_checkpoint.markers import FP8, INT8, NVFP4, W4A8
 from kernels.comfy_checkpoint.nvfp4_checks import BLOCK
 from kernels.comfy_checkpoint.repairs import with_markers
-from kernels.comfy_checkpoint.signature import (
-    ASYMMETRIC,
-    ROTATED,
-    VALID,
-    ComfyCall,
-    example,
-    fp8,
-    int8,
-    nvfp4,
-    w4a8,
-)
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, ROTATED, VALID, ComfyCall, example
 from kernels.comfy_checkpoint.sites import CONVROT_FILE, FP8_FILE, NVFP4_FILE, W4A8_CONFIG, at
 from kernels.comfy_checkpoint.w4_checks import GROUP, ROTATION, SMALLEST_GROUP
 

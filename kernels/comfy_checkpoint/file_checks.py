@@ -8,8 +8,9 @@ from typing import Self
 
 from kernels.checking import Check, Fix, Severity, aside
 from kernels.checkpoint import Checkpoint, Header
+from kernels.comfy_checkpoint.layouts import file
 from kernels.comfy_checkpoint.markers import ENDING, GLOBAL_KEY, MXFP8
-from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall, file
+from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall
 from kernels.shards import Shards
 from kernels.wording import Listing
 

@@ -7,16 +7,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from kernels.checking import Check, Fix, aside
+from kernels.comfy_checkpoint.layouts import nvfp4, w4a4, w4a8
 from kernels.comfy_checkpoint.markers import INSPECTED, MXFP8, W4A4
 from kernels.comfy_checkpoint.repairs import is_certain, with_markers
-from kernels.comfy_checkpoint.signature import (
-    ASYMMETRIC,
-    ComfyCall,
-    example,
-    nvfp4,
-    w4a4,
-    w4a8,
-)
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, ComfyCall, example
 from kernels.comfy_checkpoint.sites import W4A4_CONFIG, W4A8_CONFIG, at
 from kernels.wording import count
 

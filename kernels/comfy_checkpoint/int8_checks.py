@@ -11,9 +11,10 @@ from kernels.checkpoint import Header, NameMapper
 from kernels.collisions import mapped_apart
 from kernels.comfy_checkpoint.layer_check import LayerCheck
 from kernels.comfy_checkpoint.layers import Layer
+from kernels.comfy_checkpoint.layouts import file, int8, nvfp4
 from kernels.comfy_checkpoint.markers import INT8
 from kernels.comfy_checkpoint.repairs import Change, as_matrix, to_shape
-from kernels.comfy_checkpoint.signature import PREFIX, ROTATED, ComfyCall, example, file, int8, nvfp4
+from kernels.comfy_checkpoint.signature import PREFIX, ROTATED, ComfyCall, example
 from kernels.comfy_checkpoint.sites import at
 
 

@@ -10,21 +10,10 @@ from kernels.checking import Check, Fix, aside
 from kernels.comfy_checkpoint.handler_checks import FormatsUnsupported
 from kernels.comfy_checkpoint.layer_check import MarkerCheck
 from kernels.comfy_checkpoint.layers import ROTATIONS, Layer, rotation
+from kernels.comfy_checkpoint.layouts import file, int8, nvfp4, w4a4, w4a8
 from kernels.comfy_checkpoint.markers import INT8, NVFP4, W4A4, W4A8
 from kernels.comfy_checkpoint.repairs import Change
-from kernels.comfy_checkpoint.signature import (
-    ASYMMETRIC,
-    PREFIX,
-    ROTATED,
-    VALID,
-    ComfyCall,
-    example,
-    file,
-    int8,
-    nvfp4,
-    w4a4,
-    w4a8,
-)
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, PREFIX, ROTATED, VALID, ComfyCall, example
 from kernels.comfy_checkpoint.sites import CONVROT_FILE, NVFP4_FILE, W4A4_CONFIG, W4A8_CONFIG, at
 
 BACKENDS = ("auto", "comfy_kitchen", "jit")

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self
 from kernels.checking import Fix, aside
 from kernels.comfy_checkpoint.build_checks import BuildCheck, backend_of, failing
 from kernels.comfy_checkpoint.layers import ROTATIONS, Layer
+from kernels.comfy_checkpoint.layouts import int8, w4a4, w4a8
 from kernels.comfy_checkpoint.markers import INT8, W4A4, W4A8
-from kernels.comfy_checkpoint.signature import ASYMMETRIC, ROTATED, ComfyCall, example, int8, w4a4, w4a8
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, ROTATED, ComfyCall, example
 from kernels.comfy_checkpoint.sites import JIT_FILE, KITCHEN_FILE, W4A4_FILE, W4A8_FILE, at
 from kernels.comfy_checkpoint.w4_checks import ROTATION, W4A4_GROUP
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,6 +18,8 @@ from kernels.comfy_checkpoint.layers import (
     conflicts,
     tensors_of,
 )
+from kernels.comfy_checkpoint.layouts import file as file_of
+from kernels.comfy_checkpoint.layouts import nvfp4
 from kernels.comfy_checkpoint.markers import (
     ENDING,
     FP8,
@@ -31,7 +33,6 @@ from kernels.comfy_checkpoint.markers import (
     Reading,
     fitted,
     marker_bytes,
-    marker_header,
     read_json,
 )
 from kernels.dtypes import DType, Kind
@@ -337,63 +338,13 @@ class ComfyCall(Call):
         return self.facts()
 
 
-def file(
-    layers: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Header]]],
-    metadata: Mapping[str, str] | None = None,
-) -> Checkpoint:
-    """A file of layers, each (marker, its tensors by suffix); the markers are tensors too, first of each
-    layer.
-    """
-
-    def tensors() -> Iterator[tuple[str, Header]]:
-        for prefix, (marker, held) in layers.items():
-            yield prefix + ENDING, marker_header(marker)
-            for suffix, header in held.items():
-                yield f"{prefix}.{suffix}", header
-
-    return Checkpoint(metadata or {}, dict(tensors()))
-
-
-def nvfp4(rows: int, columns: int) -> dict[str, Header]:
-    """Tensors of an NVFP4 layer of N rows and K columns."""
-    return {
-        "weight": Header("U8", (rows, columns // 2)),
-        "weight_scale": Header("F8_E4M3", (rows, columns // 16)),
-        "weight_scale_2": Header("F32", ()),
-    }
-
-
-def int8(rows: int, columns: int) -> dict[str, Header]:
-    """Tensors of an INT8 layer with one scale a row."""
-    return {"weight": Header("I8", (rows, columns)), "weight_scale": Header("F32", (rows, 1))}
-
-
-def w4a8(rows: int, columns: int, group: int = 16) -> dict[str, Header]:
-    """Tensors of a W4A8 layer, without codebook and correction."""
-    return {
-        "weight": Header("I8", (rows, columns // 2)),
-        "weight_s_rel": Header("F8_E4M3", (rows, columns // group)),
-        "weight_s_channel": Header("F32", (rows,)),
-    }
-
-
-def w4a4(rows: int, columns: int) -> dict[str, Header]:
-    """Tensors of a W4A4 layer."""
-    return {"weight": Header("I8", (rows, columns // 2)), "weight_scale": Header("F32", (rows,))}
-
-
-def fp8(rows: int, columns: int) -> dict[str, Header]:
-    """Tensors of an FP8 layer with one scale."""
-    return {"weight": Header("F8_E4M3", (rows, columns)), "weight_scale": Header("F32", ())}
-
-
 PREFIX = "transformer_blocks.0.attn.to_q"
 DECODED = {"format": NVFP4, "full_precision_matrix_mult": True}
 ROTATED = {"format": INT8, "convrot": True, "convrot_groupsize": 256}
 ASYMMETRIC = {"format": W4A8, "convrot": True, "convrot_groupsize": 256, "group_size": 16}
 
 VALID = ComfyCall(
-    checkpoint=file({PREFIX: (DECODED, nvfp4(128, 64))}),
+    checkpoint=file_of({PREFIX: (DECODED, nvfp4(128, 64))}),
     name_mapper=NameMapper({PREFIX: f"model.{PREFIX}"}),
     x=TensorSpec((1, 64), DType.BF16),
 )
@@ -401,7 +352,7 @@ VALID = ComfyCall(
 
 def example(marker: Mapping[str, Any], tensors: Mapping[str, Header], **arguments: Any) -> ComfyCall:
     """A call on a file of one layer, without an activation."""
-    return ComfyCall(file({PREFIX: (marker, tensors)}), **arguments)
+    return ComfyCall(file_of({PREFIX: (marker, tensors)}), **arguments)
 
 
 def fit(given: Mapping[str, Any]) -> ComfyCall:
@@ -418,4 +369,4 @@ def fit(given: Mapping[str, Any]) -> ComfyCall:
 @lru_cache
 def _fitted(prefixes: tuple[str, ...], columns: int) -> Checkpoint:
     """One file for all calls of a sweep that leave it out."""
-    return file(dict.fromkeys(prefixes, (DECODED, nvfp4(128, columns))))
+    return file_of(dict.fromkeys(prefixes, (DECODED, nvfp4(128, columns))))

@@ -10,18 +10,9 @@ from kernels.checking import Category, Fix, aside
 from kernels.checkpoint import Header
 from kernels.comfy_checkpoint.build_checks import BuildCheck, backend_of
 from kernels.comfy_checkpoint.layers import ROTATIONS, Layer
+from kernels.comfy_checkpoint.layouts import file, int8, nvfp4, w4a8
 from kernels.comfy_checkpoint.markers import INT8, NVFP4, W4A4, W4A8
-from kernels.comfy_checkpoint.signature import (
-    ASYMMETRIC,
-    PREFIX,
-    ROTATED,
-    ComfyCall,
-    example,
-    file,
-    int8,
-    nvfp4,
-    w4a8,
-)
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, PREFIX, ROTATED, ComfyCall, example
 from kernels.comfy_checkpoint.sites import INT8_FILE, JIT_FILE, KITCHEN_FILE, NVFP4_FILE, W4A8_CONFIG, at
 from kernels.dtypes import DType, Kind, Torch
 from kernels.spec import TensorSpec

@@ -12,9 +12,10 @@ from kernels.checkpoint import Header
 from kernels.comfy_checkpoint.beyond_checks import ACTIVATIONS, BeyondCheck
 from kernels.comfy_checkpoint.build_checks import FULL_PRECISION
 from kernels.comfy_checkpoint.layers import Layer
+from kernels.comfy_checkpoint.layouts import fp8
 from kernels.comfy_checkpoint.markers import FP8, INSPECTED, INT8, NVFP4
 from kernels.comfy_checkpoint.repairs import EXPORT, Change
-from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall, example, fp8
+from kernels.comfy_checkpoint.signature import PREFIX, VALID, ComfyCall, example
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
 from kernels.stored import largest_code, proved, proved_rows, stored

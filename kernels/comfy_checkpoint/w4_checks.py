@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Self
 from kernels.checking import Category, aside
 from kernels.comfy_checkpoint.layer_check import MarkerCheck
 from kernels.comfy_checkpoint.layers import Layer
+from kernels.comfy_checkpoint.layouts import w4a4, w4a8
 from kernels.comfy_checkpoint.markers import W4A4, W4A8
 from kernels.comfy_checkpoint.repairs import Change
-from kernels.comfy_checkpoint.signature import ASYMMETRIC, ComfyCall, example, w4a4, w4a8
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, ComfyCall, example
 
 GROUP = 16
 """Columns of a W4A8 group where the marker says nothing."""

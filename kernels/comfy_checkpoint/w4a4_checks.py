@@ -9,9 +9,10 @@ from typing import Self
 from kernels.checkpoint import Header
 from kernels.comfy_checkpoint.layer_check import LayerCheck
 from kernels.comfy_checkpoint.layers import ROTATIONS, Layer
+from kernels.comfy_checkpoint.layouts import w4a4
 from kernels.comfy_checkpoint.markers import W4A4
 from kernels.comfy_checkpoint.repairs import Change, as_matrix, to_shape
-from kernels.comfy_checkpoint.signature import ComfyCall, example, w4a4
+from kernels.comfy_checkpoint.signature import ComfyCall, example
 from kernels.comfy_checkpoint.sites import at
 from kernels.comfy_checkpoint.w4_checks import (
     MARKED,

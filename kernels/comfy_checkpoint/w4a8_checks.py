@@ -10,9 +10,10 @@ from kernels.checking import aside
 from kernels.checkpoint import Header
 from kernels.comfy_checkpoint.layer_check import LayerCheck, MarkerCheck
 from kernels.comfy_checkpoint.layers import Layer
+from kernels.comfy_checkpoint.layouts import w4a8
 from kernels.comfy_checkpoint.markers import W4A8
 from kernels.comfy_checkpoint.repairs import EXPORT, Change, as_matrix, to_shape
-from kernels.comfy_checkpoint.signature import ASYMMETRIC, ComfyCall, example, w4a8
+from kernels.comfy_checkpoint.signature import ASYMMETRIC, ComfyCall, example
 from kernels.comfy_checkpoint.sites import at
 from kernels.comfy_checkpoint.w4_checks import (
     CODES,

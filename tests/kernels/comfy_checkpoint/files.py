@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from kernels.checkpoint import Checkpoint, Header
+from kernels.comfy_checkpoint.layouts import file as checkpoint
 from kernels.comfy_checkpoint.signature import ComfyCall
-from kernels.comfy_checkpoint.signature import file as checkpoint
 from kernels.dtypes import DType
 from kernels.spec import TensorSpec
 from kernels.values import Listed

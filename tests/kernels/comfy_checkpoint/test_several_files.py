@@ -13,8 +13,9 @@ from kernels.checking import Status
 from kernels.checkpoint import Checkpoint, FaultyMembers, Header
 from kernels.checkpoint_file import read_header
 from kernels.comfy_checkpoint.checks import OPERATIONS
+from kernels.comfy_checkpoint.layouts import file
 from kernels.comfy_checkpoint.op import RUNNERS
-from kernels.comfy_checkpoint.signature import ComfyCall, file
+from kernels.comfy_checkpoint.signature import ComfyCall
 from kernels.shards import Shards
 from kernels.values import Text, seeded
 from tests.kernels.comfy_checkpoint.files import FP8, MX, NVFP4, X64, P, nv
