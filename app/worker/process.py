@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,15 @@ def initialise(place: Place) -> None:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel kill this process when the fork server goes, as it does when the service is killed."""
+    """Have the kernel kill this process when the fork server goes, and that go when the service is killed.
+
+    The fork server waits for the last process that could ask it for another, and each of its own could: a
+    run without end would keep it, and itself, beyond a service that was killed.
+    """
+    server: Any = vars(forkserver)["_forkserver"]
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

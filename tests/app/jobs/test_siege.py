@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,6 +204,38 @@ def test_a_service_that_is_stopped_among_open_jobs_gives_them_all_to_the_next(se
     said = service.log.read_text()[before:]
     assert "Traceback" not in said, said
     assert "was destroyed" not in said, said
+
+
+def test_a_service_that_is_killed_takes_its_run_with_it(service: Service) -> None:
+    """A run without end would keep the processor, or the GPU, for ever: nobody else ends it."""
+    job = ask(service, 8000, "spin")
+    while not any(kind == "checks" for kind, _ in seen(service, job)):
+        time.sleep(0.05)
+    time.sleep(0.5)
+    below = service.descendants()
+    assert len(below) >= 2
+    service.kill()
+    deadline = time.monotonic() + 20
+    while left := [pid for pid in below if alive(pid)]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    service.start()
+    service.until_ready()
+    assert end(service, job)["verdict"] == "timed-out"
+
+
+def seen(service: Service, job: str) -> list[tuple[str, str]]:
+    """The events of a job that goes on, as they stand in the file."""
+    with closing(sqlite3.connect(service.folder / "data/jobs.sqlite", timeout=30)) as base:
+        return base.execute("SELECT kind, data FROM events WHERE job = ?", (job,)).fetchall()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process goes on; one that has ended and that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_whichever_process_below_it_is_killed_jobs_end_and_go_on(service: Service) -> None:
