@@ -44,8 +44,7 @@ have 9 in 100 whole messages, and 6 of 7 cut ones that a shorter template explai
 STEP: Final = 1e-4
 """By how much guesses differ that are put in order."""
 _MOST: Final = MATCH - 0.01
-_PAIRS: Final = ("[]", "()", "{}")
-_CLOSED: Final = {"'": "'", '"': '"', **{pair[0]: pair[1] for pair in _PAIRS}}
+_CLOSED: Final = {"'": "'", '"': '"', "[": "]", "(": ")", "{": "}"}
 _PROSE: Final = re.compile(r"[A-Za-z_]{2} [A-Za-z_]{2}")
 
 
@@ -111,10 +110,15 @@ def may_hide(values: Iterable[tuple[str, str]], weight: int) -> bool:
     """Whether the values of a complete template, each (kind, value), may be words of a longer one: those that
     look like anything say much beside its own words, or two words in a row, or were cut within brackets.
     """
-    loose = [value for kind, value in values if not _looks_like(kind, value)]
-    return sum(map(len, loose)) > HIDING * weight or any(
-        _PROSE.search(value) or not _is_balanced(value) for value in loose
-    )
+    most = HIDING * weight
+    for kind, value in values:
+        if value.isalnum():
+            most -= len(value)
+        elif not _looks_like(kind, value):
+            most -= len(value)
+            if not _is_balanced(value) or _PROSE.search(value):
+                return True
+    return most < 0
 
 
 def _looks_like(kind: str, value: str) -> bool:
@@ -127,7 +131,12 @@ def _looks_like(kind: str, value: str) -> bool:
 
 
 def _is_balanced(value: str) -> bool:
-    return all(value.count(left) == value.count(right) for left, right in _PAIRS)
+    # Written out: every message found passes here.
+    return (
+        value.count("(") == value.count(")")
+        and value.count("[") == value.count("]")
+        and value.count("{") == value.count("}")
+    )
 
 
 def guesses(work: Work, found: list[Match]) -> list[Match]:

@@ -53,6 +53,13 @@ def _named(name: str, unless: str) -> Iterator[str]:
         yield rf"(?P<keep>{before}){unless}{_UNQUOTED}"
 
 
+def _behind(name: str) -> str:
+    """What a text with such a secret has in lower case: the name before a sign, or as a command's option."""
+    # Wider than the patterns: what RE2 takes for blanks and letters is ASCII alone.
+    named = rf"(?:{name})[\w\x{{80}}-\x{{10ffff}}]{{0,24}}\W{{0,12}}[=:,]"
+    return rf"{named}|--[^ ]{{0,60}}(?:{name})[^=:,]{{0,24}}[ \t]"
+
+
 # --- secrets by their looks
 
 _SCHEMES: Final = (
@@ -124,11 +131,11 @@ _SECRETS: Final[tuple[tuple[str, list[str]], ...]] = (
         ],
     ),
     (
-        "pass|secret|credential|key|signature",
+        _behind("pass(?:word|wd|phrase)|secret|credentials?|key|signature"),
         ["(?i)" + pattern for pattern in _named(_WORDS, _NO_VALUE)],
     ),
-    ("token", ["(?i)" + pattern for pattern in _named("token", _NO_TOKEN)]),
-    ("pwd", ["(?i)" + pattern for pattern in _named("pwd", _NO_FOLDER)]),
+    (_behind("token"), ["(?i)" + pattern for pattern in _named("token", _NO_TOKEN)]),
+    (_behind("pwd"), ["(?i)" + pattern for pattern in _named("pwd", _NO_FOLDER)]),
     (
         "_pass=",
         [
@@ -163,14 +170,14 @@ _SECRETS: Final[tuple[tuple[str, list[str]], ...]] = (
     ),
     ("@", [r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"]),
     (
-        r"\.\d",
+        r"\d\.\d{1,3}\.\d{1,3}\.\d",
         [
             rf"{_NO_VERSION}(?<![\d.])(?:{_OCTET}\.){{3}}{_OCTET}(?![\d.]{{0,8}}\d)",
         ],
     ),
-    ("ip-", [r"(?<![\w-])ip(?:-\d{1,3}){4}(?![\w-])"]),
+    (r"ip-\d", [r"(?<![\w-])ip(?:-\d{1,3}){4}(?![\w-])"]),
     (
-        ":[0-9a-f]",
+        "[0-9a-f]:[0-9a-f]{1,4}:[0-9a-f]{1,4}:[0-9a-f]",
         [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){5,7}[0-9a-f]{1,4}(?![\w:])"],
     ),
     ("::", [r"(?i)(?<![\w:.])(?:[0-9a-f]{1,4}:){1,6}(?::[0-9a-f]{1,4}){1,6}(?![\w:])"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalog.faults import demonstrate
 from catalog.match import Matcher
-from catalog.match.redact import REDACTED, SHOWN, redact
+from catalog.match.redact import _SECRETS, REDACTED, SHOWN, may_hold_secrets, redact
 from catalog.store import load_catalog
 
 MIXED = "AbCdEfGh1jKlMnOpQrStUvWx"  # characters as of a token; joined here to what makes it one
@@ -160,3 +161,43 @@ def test_a_report_holds_no_secret(matcher: Matcher, secret: str) -> None:
     assert len(report.unmatched) == 2
     assert secret not in repr(report)
     assert secret not in repr(matcher.match(f"Quanto layer {secret} is mising tensors of {secret}"))
+
+
+NAMES = ("password", "secretKey", "credentials", "api_key", "account-key", "signature", "token", "pwd", "é")
+SIGNS = (
+    "=",
+    " : ",
+    "\u00a0=\u00a0",
+    '\\": \\"',
+    "', '",
+    " => ",
+    "\n=",
+    "--",
+    "--my-",
+    " ",
+    "\t",
+    ",",
+    ".",
+    ":",
+    "::",
+)
+VALUES = (
+    "hunter2hunter2",
+    "q9x8",
+    "10",
+    "fe80",
+    "192",
+    "1",
+    "ip-10-0-0-7",
+    "mail@example.org",
+    "https://u:p@h",
+)
+
+
+@given(st.lists(st.sampled_from([*NAMES, *SIGNS, *VALUES, *SECRETS]), max_size=12))
+def test_what_no_sign_suspects_no_pattern_changes(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    if not may_hold_secrets(text):
+        for _, patterns in _SECRETS:
+            for pattern in patterns:
+                assert re.search(pattern, text) is None, pattern
