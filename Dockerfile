@@ -10,6 +10,7 @@
 # TORCH_INDEX   package index for torch alone: of its CPU builds (several GB less), or of its ROCm builds
 # TORCH_SPEC, TRITON_SPEC   requirements (or mounted wheels' paths) instead of the pins in requirements/torch.txt
 # INDEX_PACKAGES   packages whose errors the image knows from the start, pinned (sglang==0.5.23) or current; empty: none
+# EXTRAS        further extras of pyproject.toml between spaces, such as telemetry
 # UPSTREAM_PYTHON  target `upstream`: the base image's interpreter that imports sglang
 # PIP_CERT      where the build finds a certificate bundle, for a proxy that re-signs; mount it with
 #               `--secret id=ca,src=bundle.pem --build-arg PIP_CERT=/run/secrets/ca`: neither stays in the image
@@ -33,6 +34,7 @@ RUN if ! python3 -c 'import ensurepip, venv'; then \
 # --- what is installed, before the sources: a change of code rebuilds none of it
 FROM base AS service-packages
 ARG PIP_CERT
+ARG EXTRAS
 ENV PIP_NO_CACHE_DIR=1 PIP_PROGRESS_BAR=off PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 COPY pyproject.toml ./
@@ -40,7 +42,7 @@ COPY requirements requirements
 # The cluster's client is small, and one image then serves alone and with a broker.
 RUN --mount=type=secret,id=ca \
     python3 -m venv /opt/faultbook \
-    && python3 requirements/list.py cluster > service.txt \
+    && python3 requirements/list.py cluster ${EXTRAS} > service.txt \
     && /opt/faultbook/bin/pip install -c requirements/constraints.txt -r service.txt
 
 FROM service-packages AS worker-packages

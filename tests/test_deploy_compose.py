@@ -237,6 +237,7 @@ BASES = {
     "ROCM_TORCH_INDEX": "https://a.example/rocm",
     "UPSTREAM_PYTHON": "/opt/engine/bin/python",
     "INDEX_PACKAGES": "sglang==0.5.23",
+    "EXTRAS": "telemetry",
     "FAULTBOOK_COMMIT": "0" * 40,
 }
 
@@ -263,7 +264,7 @@ def test_bases_reach_the_build_they_are_meant_for(
 ) -> None:
     build = compose.builds(profile, FAULTBOOK_IMAGE="a.example/fb", **BASES)[f"a.example/fb:{image}"]
     assert build[build.index("--target") + 1] == target
-    shared = {name: BASES[name] for name in ("INDEX_PACKAGES", "FAULTBOOK_COMMIT")}
+    shared = {name: BASES[name] for name in ("INDEX_PACKAGES", "EXTRAS", "FAULTBOOK_COMMIT")}
     assert arguments_of(build) == shared | {name: BASES[variable] for name, variable in own.items()}
 
 
