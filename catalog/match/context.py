@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from catalog.match.clean import REACH, Pasted
 
@@ -190,8 +190,7 @@ class Raised:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """What stands before a message. `starts`: the message begins here and not in the middle of a sentence."""
 
     exception: str | None

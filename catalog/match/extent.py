@@ -7,9 +7,8 @@ it on."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from catalog.match.clean import Chunk, Pasted
 from catalog.match.literals import Found, Group
@@ -44,8 +43,7 @@ REPEATED: Final = re.compile(rb"\[repeated (\d{1,6})x across cluster\]")
 _VALUE_ENDS: Final = re.compile(r"\Z|[^\w.+-]|\.(?!\w)")
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(NamedTuple):
     """A message in the text (offsets). `pieces` are the holes' stretches between non-empty literals.
 
     `ends`: nothing of the same sentence follows it.

@@ -6,8 +6,7 @@ packages matches by chance and 96 in 100 right ones are kept; from 12 on, 8 in 1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from catalog.match.context import Frame, Head
 from catalog.match.extent import Extent
@@ -27,8 +26,7 @@ PER_COMPONENT: Final = 0.5
 """What each shared component of a path adds: it tells files of one name apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     score: float
     site: Site | None
     evidence: tuple[str, ...]
